@@ -1,0 +1,54 @@
+"""Checkpoints: a Hugging Face directory, a hub repository, a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder_service.job import SourceSpec
+from builder_service.sources.base import Checkpoint, Progress
+from builder_service.sources.digest import DigestCache
+from builder_service.sources.gguf import GgufCheckpoint
+from builder_service.sources.huggingface import HuggingFaceCheckpoint
+from engine_store.manifest import Source
+from enginehouse.errors import unsupported_field
+
+__all__ = ["Checkpoint", "DigestCache", "GgufCheckpoint", "HuggingFaceCheckpoint", "Progress", "open_checkpoint"]
+
+
+def open_checkpoint(spec: SourceSpec, cache: Path, offline: bool = False) -> Checkpoint:
+    """Opens and checks a checkpoint; a hub source is downloaded first.
+
+    Args:
+        spec: the source; local paths are absolute and already allowed.
+        cache: the builder's directory for downloads and digests.
+        offline: never use the network.
+
+    Raises:
+        EnginehouseError: see `HuggingFaceCheckpoint`, `GgufCheckpoint` and `hub.download`.
+    """
+    digests = DigestCache(cache / "digests")
+    if spec.kind == "huggingface":
+        _refuse(spec, "repo", "revision", "file")
+        return HuggingFaceCheckpoint(Path(spec.path), digests)
+    if spec.kind == "gguf" and not spec.repo:
+        _refuse(spec, "revision", "file")
+        return GgufCheckpoint(Path(spec.path), digests)
+    return _open_hub(spec, cache, digests, offline)
+
+
+def _open_hub(spec: SourceSpec, cache: Path, digests: DigestCache, offline: bool) -> Checkpoint:
+    from builder_service.sources.hub import download
+
+    _refuse(spec, "path")
+    got = download(spec, cache / "hub", offline)
+    location = f"{spec.repo}/{spec.file}" if spec.file else spec.repo
+    origin = Source(kind="hub", location=location, revision=got.commit)
+    if spec.file:
+        return GgufCheckpoint(got.path, digests, origin)
+    return HuggingFaceCheckpoint(got.path, digests, origin)
+
+
+def _refuse(spec: SourceSpec, *fields: str) -> None:
+    for field in fields:
+        if getattr(spec, field):
+            raise unsupported_field(f"source.{field}", f"does not apply to a source of kind {spec.kind}")
