@@ -1,0 +1,67 @@
+"""Content-addressed blobs: a large file is stored once and hard-linked into every version that has it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine_store.digests import PREFIX, FileDigest, digest_file
+from engine_store.disk import Disk, link_refused
+from engine_store.layout import Layout
+from engine_store.owner import new_token
+
+MIN_BLOB_BYTES = 1 << 20
+
+
+class Blobs:
+    """The blobs of one store."""
+
+    def __init__(self, layout: Layout, disk: Disk) -> None:
+        self._layout, self._disk = layout, disk
+
+    def share(self, path: Path, found: FileDigest) -> None:
+        """Makes the staged, synced file `path` and its blob one inode. Where the file system refuses links, the
+        staged file stays the version's own copy."""
+        if found.size_bytes < MIN_BLOB_BYTES:
+            return
+        blob = self._layout.blob(found.digest.removeprefix(PREFIX))
+        self._disk.make_dirs(blob.parent)
+        try:
+            while not self._disk.link(path, blob):
+                if self._take(blob, path, found):
+                    return
+        except OSError as error:
+            if not link_refused(error):
+                raise
+            return
+        self._disk.sync_dir(blob.parent)
+
+    def _take(self, blob: Path, path: Path, found: FileDigest) -> bool:
+        """Replaces `path` by the existing blob; False when the blob vanished meanwhile. A blob that no longer has
+        its digest (a bad disk) is replaced by `path` instead, so that it spoils no further version."""
+        scratch = self._layout.staging / new_token()
+        try:
+            if digest_file(blob) == found:
+                self._disk.link(blob, scratch)
+                os.replace(scratch, path)
+                scratch.unlink(missing_ok=True)  # rename of two links to one inode leaves both
+            else:
+                self._disk.link(path, scratch)
+                os.replace(scratch, blob)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def collect(self) -> int:
+        """Removes blobs that no version and no staged file links; the number removed."""
+        unused = [blob for blob in self._layout.blobs.glob("??/*") if _links(blob) == 1]
+        for blob in unused:
+            self._disk.remove_tree(blob)
+        return len(unused)
+
+
+def _links(path: Path) -> int:
+    try:
+        return path.lstat().st_nlink
+    except FileNotFoundError:
+        return 0

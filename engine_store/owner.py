@@ -1,0 +1,46 @@
+"""Tokens that name their owner: which process made a staging entry, and whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from functools import cache
+from pathlib import Path
+
+_TOKEN = re.compile(r"(?P<boot>[0-9a-f]{32})\.(?P<ns>\d{1,20})\.(?P<pid>\d{1,10})\.(?P<start>\d{1,20})\.[0-9a-f]{16}")
+
+
+def new_token() -> str:
+    """A unique file name that carries this boot, PID namespace, process and the process's start time."""
+    boot, namespace = _machine()
+    pid = os.getpid()
+    return f"{boot}.{namespace}.{pid}.{_start_time(pid)}.{secrets.token_hex(8)}"
+
+
+def is_token(name: str) -> bool:
+    """Whether `name` was made by `new_token`."""
+    return _TOKEN.fullmatch(name) is not None
+
+
+def owner_alive(token: str) -> bool | None:
+    """Whether the token's process lives; None when it belongs to another machine or container."""
+    match = _TOKEN.fullmatch(token)
+    if match is None or (match["boot"], int(match["ns"])) != _machine():
+        return None
+    return _start_time(int(match["pid"])) == int(match["start"])
+
+
+@cache
+def _machine() -> tuple[str, int]:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    return boot, os.stat("/proc/self/ns/pid").st_ino
+
+
+def _start_time(pid: int) -> int:
+    """The process's start in clock ticks since boot (field 22 of its stat); 0 when it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])

@@ -1,0 +1,140 @@
+"""Publishing: how a staged directory becomes a version, whole and once.
+
+1. every file is synced, digested and shared as a blob; every directory is synced;
+2. a number is claimed; the manifest is written last;
+3. a record under the build key is linked. This is the decision: of several writers of one key one wins;
+4. one rename makes the version visible.
+
+A crash before 3 leaves only staging, which `recover` removes. A crash between 3 and 4 leaves a decided, complete
+directory: whoever meets the record finishes the rename (`finish`), so a winner that died blocks nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from engine_store.blobs import Blobs
+from engine_store.digests import digest_file
+from engine_store.disk import Disk
+from engine_store.layout import MANIFEST, Layout
+from engine_store.manifest import File, Manifest
+from engine_store.names import is_file_path
+from engine_store.owner import is_token, new_token
+from engine_store.records import Records, numbers_in
+from enginehouse.errors import Internal
+
+
+class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The version that carries a build key, and the staging entry that became it."""
+
+    version: int
+    token: str
+
+
+class Published(NamedTuple):
+    """The manifest of the version now in the store. `reused`: another one with the same key was there already."""
+
+    manifest: Manifest
+    reused: bool
+
+
+class Publisher:
+    """The writing half of a store."""
+
+    def __init__(self, layout: Layout, disk: Disk) -> None:
+        self._layout, self._disk, self._blobs = layout, disk, Blobs(layout, disk)
+
+    def keys(self, engine: str, build_key: str) -> Records[KeyRecord]:
+        """The records of one build key."""
+        return Records(self._layout.key(engine, build_key), self._layout.staging, KeyRecord, self._disk)
+
+    def prepare(self, tree: Path) -> tuple[File, ...]:
+        """Step 1. Makes the tree durable and immutable; its files, sorted by path."""
+        files = []
+        for path in sorted(_walk(tree)):
+            relative = path.relative_to(tree).as_posix()
+            if not is_file_path(relative):
+                raise Internal("The build wrote a file with an unusable name.", reason="STAGED_FILE_NAME")
+            path.chmod(0o444)
+            self._disk.sync_file(path)
+            found = digest_file(path)
+            self._blobs.share(path, found)
+            files.append(File(path=relative, size_bytes=found.size_bytes, digest=found.digest))
+        return tuple(files)
+
+    def seal(self, tree: Path, manifest: Manifest) -> Manifest:
+        """Step 2. Claims the next number and writes the manifest with it, last of all files."""
+        numbered = msgspec.structs.replace(manifest, version=self._claim(manifest.name))
+        path = tree / MANIFEST
+        self._disk.write(path, msgspec.json.format(msgspec.json.encode(numbered), indent=2))
+        path.chmod(0o444)
+        for folder in sorted({tree, *(entry for entry in tree.rglob("*") if entry.is_dir())}, reverse=True):
+            self._disk.sync_dir(folder)
+        return numbered
+
+    def carrier(self, engine: str, build_key: str) -> KeyRecord | None:
+        """Who carries the key, with its version in the store; None when nobody does."""
+        last = self.keys(engine, build_key).latest()
+        return last.value if last is not None and self.finish(engine, last.value) else None
+
+    def decide(self, tree: Path, manifest: Manifest, force: bool) -> KeyRecord:
+        """Step 3. Who carries the key now: we, or an earlier winner, whose version is then in the store."""
+        keys = self.keys(manifest.name, manifest.build_key)
+        ours = KeyRecord(version=manifest.version, token=tree.name)
+        while True:
+            last = keys.latest()
+            if last is not None and not force and self.finish(manifest.name, last.value):
+                return last.value
+            if keys.append(last.number + 1 if last else 1, ours):
+                return ours
+
+    def finish(self, engine: str, record: KeyRecord) -> bool:
+        """Step 4, by anybody and any number of times. Whether the record's version is in the store."""
+        final = self._layout.version(engine, record.version)
+        if not final.exists() and is_token(record.token):
+            self._disk.make_dirs(final.parent)
+            with contextlib.suppress(FileNotFoundError):  # finished by another process, or removed long ago
+                self._disk.rename(self._layout.staging / record.token, final)
+            self._disk.sync_dir(final.parent)
+        return final.exists() and not self._layout.tombstone(engine, record.version).exists()
+
+    def _claim(self, engine: str) -> int:
+        claims = self._layout.claims(engine)
+        self._disk.make_dirs(claims)
+        number = max(numbers_in(claims) | numbers_in(self._layout.versions(engine)), default=0) + 1
+        while not self._try_claim(claims / str(number)):
+            number += 1
+        return number
+
+    def _try_claim(self, claim: Path) -> bool:
+        """mkdir is exclusive everywhere; the token that is read back tells a repeated NFS request from a lost race."""
+        self._disk.failpoint("claim")
+        token = new_token()
+        try:
+            claim.mkdir()
+            self._disk.write(claim / "owner", token.encode())
+        except FileExistsError:
+            return False
+        self._disk.sync_dir(claim.parent)
+        return (claim / "owner").read_bytes() == token.encode()
+
+
+def _walk(tree: Path) -> Iterator[Path]:
+    """All regular files below `tree`; anything else but a directory is refused."""
+    for folder, folders, names in os.walk(tree, onerror=_raise):
+        for name in (*folders, *names):
+            mode = Path(folder, name).lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise Internal("The build staged a link or a special file.", reason="STAGED_FILE_KIND")
+        yield from (Path(folder, name) for name in names)
+
+
+def _raise(error: OSError) -> None:
+    raise error
