@@ -71,8 +71,8 @@ class TelemetryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamKvCacheEvents(self, request, context):
-        """Streams cache events from the one after after_sequence. FAILED_PRECONDITION for a model without an event buffer, and
-        with reason EVENTS_DROPPED when that sequence is no longer kept: read again from 0.
+        """Streams cache events from the one after after_sequence. FAILED_PRECONDITION for a model without an event buffer,
+        and with reason EVENTS_DROPPED when that sequence is no longer kept: read again from 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
