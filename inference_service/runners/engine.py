@@ -1,0 +1,150 @@
+"""An engine version in memory: graph, weights, KV pools, and the types it computes in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine_ops.graph import Graph, Pool, decode
+from engine_ops.opset import Attrs
+from engine_store.manifest import Manifest
+from enginehouse.errors import DataLoss, FailedPrecondition, InvalidArgument
+from inference_service.config import KvCacheConfig
+from inference_service.runners.base import Step
+from inference_service.runners.plan import Instruction
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+A = TypeVar("A", bound=Attrs)
+
+
+class Version(NamedTuple):
+    """An engine version on disk; any object with these two attributes will do."""
+
+    manifest: Manifest
+    dir: Path
+
+
+def read_graph(directory: Path) -> Graph:
+    """The version's graph. Raises DataLoss, or FailedPrecondition where this server does not run its opset."""
+    try:
+        return decode((directory / "graph.json").read_bytes())
+    except (OSError, InvalidArgument) as error:
+        raise _damaged("graph.json") from error
+
+
+def _damaged(file: str, why: str = "cannot be read") -> DataLoss:
+    return DataLoss(
+        f"{file} of the engine {why}; verify the store and build the engine again.",
+        reason="ENGINE_DAMAGED",
+        metadata={"file": file},
+    )
+
+
+def read_weights(directory: Path, graph: Graph) -> dict[str, torch.Tensor]:
+    """The weights as they are stored, mapped and not read: exactly the graph's names, types and shapes."""
+    file = "weights/rank0.safetensors"
+    try:
+        with safe_open(directory / file, framework="pt") as stored:
+            names = set(stored.keys())
+            weights = {name: stored.get_tensor(name) for name in names & graph.weights.keys()}
+    except (OSError, SafetensorError) as error:
+        raise _damaged(file) from error
+    if names != graph.weights.keys():
+        raise _damaged(file, f"differs from the graph in {sorted(names ^ graph.weights.keys())[:3]}")
+    for name, tensor in graph.weights.items():
+        if tuple(weights[name].shape) != tensor.shape or weights[name].dtype != DTYPES[tensor.dtype]:
+            raise _damaged(file, f"has another shape or type for {name} than the graph")
+    return weights
+
+
+class Engine:
+    """Weights and pools on one device. Pools [N, num_kv_heads, block_size, head_dim] start at zero.
+
+    Args:
+        version: manifest and directory.
+        dtype: activations, weights and pools compute in it.
+        device: where everything lives.
+    """
+
+    def __init__(self, version: Version, dtype: torch.dtype, device: torch.device) -> None:
+        self.manifest = version.manifest
+        self.dtype = dtype
+        self.device = device
+        self.graph = read_graph(version.dir)
+        self.stored = read_weights(version.dir, self.graph)
+        self.max_positions = version.manifest.limits.max_seq_len
+        self._weights: dict[str, torch.Tensor] = {}
+        self.pools: dict[str, torch.Tensor] = {}
+        self.block_sizes = self._block_sizes()
+
+    def _block_sizes(self) -> tuple[int, ...]:
+        sizes = {pool.group: int(pool.tensor.shape[2]) for pool in self.graph.pools.values()}
+        return tuple(sizes[group] for group in sorted(sizes))
+
+    def allocate_pools(self, num_blocks: tuple[int, ...]) -> None:
+        for name, pool in self.graph.pools.items():
+            shape = [num_blocks[pool.group], *(int(dim) for dim in pool.tensor.shape[1:])]
+            self.pools[name] = torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def copy_blocks(self, step: Step) -> None:
+        """A step's block copies, in order, in every pool of their group."""
+        for copy in step.copies:
+            for name, pool in self.graph.pools.items():
+                if pool.group == copy.group:
+                    self.pools[name][copy.destination].copy_(self.pools[name][copy.source])
+
+    def attrs(self, instruction: Instruction, kind: type[A]) -> A:
+        assert isinstance(instruction.attrs, kind), f"{instruction.node.name} has no {kind.__name__}"
+        return instruction.attrs
+
+    def weight(self, instruction: Instruction, parameter: str) -> torch.Tensor:
+        """A weight in the compute dtype on the device; shared by all its users."""
+        name = instruction.inputs[parameter].name
+        if name not in self._weights:
+            self._weights[name] = self.stored[name].to(self.device, self.dtype)
+        return self._weights[name]
+
+    def optional_weight(self, instruction: Instruction, parameter: str) -> torch.Tensor | None:
+        return self.weight(instruction, parameter) if parameter in instruction.inputs else None
+
+    def stored_weight(self, instruction: Instruction, parameter: str) -> torch.Tensor:
+        """A weight of which few rows are read each step: left as it is stored (on a CPU, in the mapped file)."""
+        name = instruction.inputs[parameter].name
+        return self._weights[name] if name in self._weights else self.stored[name].to(self.device)
+
+    def pool(self, instruction: Instruction, parameter: str) -> torch.Tensor:
+        return self.pools[instruction.inputs[parameter].name]
+
+    def group(self, instruction: Instruction) -> int:
+        return self.graph.pools[instruction.inputs["k_pool"].name].group
+
+
+def count_blocks(graph: Graph, manifest: Manifest, dtype: torch.dtype, config: KvCacheConfig, free: int) -> int:
+    """Blocks of each cache group, block 0 included, that `free` bytes and the configuration allow.
+
+    Never more than the engine's limits could fill. Raises FailedPrecondition (reason KV_CACHE_TOO_SMALL) where not
+    one block fits.
+    """
+    pools = graph.pools.values()
+    size = max((int(pool.tensor.shape[2]) for pool in pools), default=1)
+    block_bytes = sum(_elements(pool) for pool in pools) * dtype.itemsize
+    limits = manifest.limits
+    most = limits.max_batch_size * -(-limits.max_seq_len // size)
+    if config.max_tokens is not None:
+        most = min(most, config.max_tokens // size)
+    fitting = min(most, int(free * config.free_gpu_memory_fraction) // max(block_bytes, 1) - 1)
+    if fitting < 1:
+        raise FailedPrecondition(
+            f"The KV cache would hold {max(fitting, 0)} blocks of {size} tokens; raise kv_cache.max_tokens or free memory.",
+            reason="KV_CACHE_TOO_SMALL",
+            metadata={"block_bytes": block_bytes, "free_bytes": free},
+        )
+    return fitting + 1
+
+
+def _elements(pool: Pool) -> int:
+    _, heads, size, dim = pool.tensor.shape
+    return int(heads) * int(size) * int(dim)

@@ -1,0 +1,23 @@
+"""The torch runner on a CUDA GPU, in its plain form: the same kernels as on a CPU, weights and pools on the device."""
+
+from __future__ import annotations
+
+import torch
+
+from inference_service.config import ModelConfig
+from inference_service.runners.engine import DTYPES, Engine, Version, count_blocks
+from inference_service.runners.torch_cpu import TorchRunner
+
+
+def load_cuda(version: Version, config: ModelConfig) -> TorchRunner:
+    """An engine version on the current CUDA device. The KV cache takes its fraction of what the weights leave."""
+    device = torch.device("cuda")
+    engine = Engine(version, torch.float32, device)
+    if config.runner.dtype != "auto":
+        engine.dtype = DTYPES[config.runner.dtype]
+    else:
+        engine.dtype = next(DTYPES[t.dtype] for t in engine.graph.weights.values() if t.dtype in DTYPES)
+    free, _ = torch.cuda.mem_get_info(device)
+    weights = sum(t.numel() for t in engine.stored.values()) * engine.dtype.itemsize
+    blocks = count_blocks(engine.graph, version.manifest, engine.dtype, config.kv_cache, free - weights)
+    return TorchRunner(engine, blocks)
