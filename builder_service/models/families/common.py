@@ -1,0 +1,66 @@
+"""The config keys that every family spells alike."""
+
+from __future__ import annotations
+
+from builder_service.models.config import Config, number, read_positions, require, unsupported
+from builder_service.models.spec import DecoderSpec
+
+Windows = tuple[int | None, ...]
+
+
+def base_spec(
+    config: Config,
+    architecture: str,
+    *,
+    num_kv_heads: int | None = None,
+    head_dim: int | None = None,
+    windows: Windows | None = None,
+    qkv_bias: bool = False,
+    o_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+) -> DecoderSpec:
+    """The spec of `config`; `num_kv_heads` and `head_dim` are the family's defaults where the config states none."""
+    require(config, "hidden_act", ("silu",))
+    hidden: int = number(config, "hidden_size")
+    heads: int = number(config, "num_attention_heads")
+    dim = number(config, "head_dim", head_dim or hidden // heads)
+    kv_heads = number(config, "num_key_value_heads", num_kv_heads or heads)
+    if heads % kv_heads:
+        unsupported("num_key_value_heads", kv_heads, f"divisors of num_attention_heads = {heads}")
+    if dim % 2:
+        unsupported("head_dim", dim, "even head dimensions")
+    layers: int = number(config, "num_hidden_layers")
+    positions = read_positions(config, dim)
+    return DecoderSpec(
+        architecture=architecture,
+        vocab_size=number(config, "vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=number(config, "intermediate_size"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
+        norm_eps=number(config, "rms_norm_eps", 1e-6),
+        rope=positions.rope,
+        max_positions=positions.max_positions,
+        windows=windows or (None,) * layers,
+        qkv_bias=qkv_bias,
+        o_bias=o_bias,
+        mlp_bias=mlp_bias,
+        qk_norm=qk_norm,
+        tied_head=number(config, "tie_word_embeddings", False),
+    )
+
+
+def layer_windows(config: Config) -> Windows:
+    """Windows from `layer_types`, or from `use_sliding_window` and `max_window_layers`."""
+    layers: int = number(config, "num_hidden_layers")
+    window = number(config, "sliding_window", 4096) if number(config, "use_sliding_window", False) else None
+    first_windowed = config.get("max_window_layers", 28)
+    kinds = config.get("layer_types")
+    if kinds is None:
+        kinds = ["sliding_attention" if i >= first_windowed else "full_attention" for i in range(layers)]
+    if len(kinds) != layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
+        unsupported("layer_types", kinds, f"full_attention and sliding_attention, {layers} of them")
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
