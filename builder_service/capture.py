@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -11,10 +11,11 @@ from torch.fx import Node as FxNode
 
 from builder_service.models.decoder import Batch, Cache, Decoder
 from builder_service.models.spec import DecoderSpec, weight_parts
-from engine_ops.graph import OPSET, Graph, Node, Pool, Tensor, validate
+from engine_ops.graph import OPSET, DType, Graph, Node, Pool, Tensor, validate
 from engine_ops.opset import OPS
 from engine_ops.signature import Shaped, infer
 from engine_ops.torch_ops import NAMESPACE, decode_attrs
+from enginehouse.errors import InvalidArgument
 
 INPUTS: dict[str, Tensor] = {
     "token_ids": Tensor("int32", ("T",)),
@@ -24,6 +25,7 @@ INPUTS: dict[str, Tensor] = {
     "block_tables.0": Tensor("int32", ("B", "M")),
     "logits_rows": Tensor("int32", ("R",)),
 }
+DTYPES = ("float32", "bfloat16", "float16")
 _SAMPLE = {"T": 7, "Q": 4, "B": 3, "M": 5, "R": 2, "N": 6}
 """Extents while tracing: no 0 or 1, which torch.export specialises on, and no two alike."""
 
@@ -33,8 +35,10 @@ def capture(spec: DecoderSpec, dtype: str, block_size: int) -> Graph:
 
     The same arguments give the same graph, byte for byte.
     """
+    if dtype not in DTYPES:
+        raise InvalidArgument(f"No engine in {dtype}; choose one of {', '.join(DTYPES)}.", metadata={"field": "dtype"})
     pools = _pools(spec, dtype, block_size)
-    weights = {name: Tensor(dtype, part.shape) for name, part in weight_parts(spec).items()}  # type: ignore[arg-type]
+    weights = {name: _tensor(dtype, part.shape) for name, part in weight_parts(spec).items()}
     with torch.device("meta"):
         model = Decoder(spec).to(getattr(torch, dtype)).eval().requires_grad_(False)
     types = {**INPUTS, **{name: pool.tensor for name, pool in pools.items()}}
@@ -58,12 +62,16 @@ def capture(spec: DecoderSpec, dtype: str, block_size: int) -> Graph:
 
 
 def _pools(spec: DecoderSpec, dtype: str, block_size: int) -> dict[str, Pool]:
-    tensor = Tensor(dtype, ("N", spec.num_kv_heads, block_size, spec.head_dim))  # type: ignore[arg-type]
+    tensor = _tensor(dtype, ("N", spec.num_kv_heads, block_size, spec.head_dim))
     return {
         f"{kind}_pool.{layer}": Pool(group=0, layer=layer, kind=kind, tensor=tensor)
         for layer in range(spec.num_layers)
         for kind in ("k", "v")
     }
+
+
+def _tensor(dtype: str, shape: tuple[Any, ...]) -> Tensor:
+    return Tensor(cast(DType, dtype), shape)
 
 
 def _export(model: Decoder, types: dict[str, Tensor]) -> ExportedProgram:
@@ -88,7 +96,7 @@ def _arguments(flat: list[Any]) -> tuple[Any, ...]:
 def _placeholders(program: ExportedProgram, types: dict[str, Tensor]) -> dict[str, str]:
     """Names in the graph of torch.export's placeholders: weights by their module path, the rest in order."""
     signature = program.graph_signature
-    return {**signature.inputs_to_parameters, **dict(zip(signature.user_inputs, types, strict=True))}  # type: ignore[arg-type]
+    return {**signature.inputs_to_parameters, **dict(zip(signature.user_inputs, types, strict=True))}
 
 
 class _Reader:
@@ -103,29 +111,31 @@ class _Reader:
         self._names: dict[FxNode, tuple[str, ...]] = {}
 
     def read(self, fx_node: FxNode) -> None:
+        arguments: Any = fx_node.args
         if fx_node.op == "placeholder":
             self._names[fx_node] = (self._placeholders[fx_node.name],)
         elif fx_node.op == "output":
-            ((logits,),) = fx_node.args
+            ((logits,),) = arguments
             (self.output,) = self._names[logits]
         elif str(fx_node.target).startswith(f"{NAMESPACE}."):
             self._operator(fx_node)
         elif "getitem" in str(fx_node.target):
-            source, index = fx_node.args
+            source, index = arguments
             self._names[fx_node] = (self._names[source][index],)
         else:
             raise AssertionError(f"the decoder applies {fx_node.target}, which is no operator of the opset")
 
     def _operator(self, fx_node: FxNode) -> None:
         op = str(fx_node.target).split(".")[1]
-        *tensors, encoded = fx_node.args
+        arguments: Any = fx_node.args
+        *tensors, encoded = arguments
         given = zip(OPS[op].inputs, tensors, strict=True)
         inputs = {param.name: self._names[tensor][0] for param, tensor in given if tensor is not None}
         attrs = decode_attrs(op, encoded)
         path = _module_path(fx_node)
         prefix = f"{path}.{op}" if path else op
         shaped = infer(op, attrs, {name: self._shaped(value) for name, value in inputs.items()})
-        outputs = {f"{prefix}.{name}": Tensor(*kind) for name, kind in shaped.items()}
+        outputs = {f"{prefix}.{name}": _tensor(*kind) for name, kind in shaped.items()}
         assert not outputs.keys() & self.values.keys(), f"{prefix} is applied twice"
         self.values.update(outputs)
         self._types.update(outputs)

@@ -62,7 +62,7 @@ def qkv_rope_kv(
     k_norm: Tensor | None = None,
 ) -> Outputs:
     heads = [attrs.num_heads, attrs.num_kv_heads, attrs.num_kv_heads]
-    q, k, v = qkv.reshape(len(qkv), sum(heads), attrs.head_dim).split(heads, dim=1)
+    q, k, v = torch.split(qkv.reshape(len(qkv), sum(heads), attrs.head_dim), heads, dim=1)
     if q_norm is not None:
         q = _normalise(q, q_norm, attrs.norm_eps)
     if k_norm is not None:

@@ -78,7 +78,8 @@ def _yarn(rope: Rope) -> Floats:
     ramp = (np.arange(rope.dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
     keep = np.float32(1) - np.clip(ramp, 0, 1)
     interpolated = np.float32(1) / (np.float32(rope.factor) * wavelengths)
-    return (interpolated * (np.float32(1) - keep) + (np.float32(1) / wavelengths) * keep).astype(np.float32)
+    mixed: Floats = interpolated * (np.float32(1) - keep) + (np.float32(1) / wavelengths) * keep
+    return mixed
 
 
 def _yarn_dimension(rope: Rope, rotations: float) -> float:

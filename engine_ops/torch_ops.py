@@ -18,7 +18,7 @@ from engine_ops.reference import REFERENCES
 from engine_ops.signature import Shaped, infer
 
 NAMESPACE = "enginehouse"
-_library = torch.library.Library(NAMESPACE, "DEF")
+_library = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 
 
 def apply(op: str, attrs: Attrs, *tensors: Tensor | None) -> tuple[Tensor, ...]:
@@ -75,8 +75,8 @@ def _shaped(tensor: Tensor) -> Shaped:
 
 def _register() -> None:
     for op, operator in OPS.items():
-        _library.define(schema(op))
-        _library.impl(op, _real(op), "CompositeExplicitAutograd")
+        _library.define(schema(op))  # type: ignore[no-untyped-call]
+        _library.impl(op, _real(op), "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
         torch.library.register_fake(f"{NAMESPACE}::{op}", _fake(op, operator), lib=_library)
 
 

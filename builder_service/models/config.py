@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec.structs import replace
 
 from engine_ops.opset import Rope
 from enginehouse.errors import InvalidArgument, Unimplemented
 
 Config = Mapping[str, Any]
-T = TypeVar("T", int, float, bool)
 
 _ROPE_KEYS = {
     "default": set(),
@@ -42,21 +43,32 @@ class Positions(NamedTuple):
     max_positions: int
 
 
-def number(config: Config, key: str, default: T | None = None) -> T:
-    """`config[key]`, of the default's type, or an integer above 0 where there is no default."""
-    value = config.get(key)
-    if value is None:
-        value = default
+def integer(config: Config, key: str, default: int | None = None) -> int:
+    """`config[key]`, an integer above 0; the default stands for an absent or null value."""
+    value = default if config.get(key) is None else config[key]
     if value is None:
         _invalid(key, "is missing")
-    wanted: tuple[type, ...] = (
-        (int,) if default is None else (int, float) if isinstance(default, float) else (type(default),)
-    )
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        _invalid(key, f"is {value!r}, expected {wanted[-1].__name__}")
-    if not isinstance(value, bool) and not 0 < value < math.inf:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        _invalid(key, f"is {value!r}, expected an integer above 0")
+    return value
+
+
+def real(config: Config, key: str, default: float | None = None) -> float:
+    """`config[key]`, a finite number above 0; the default stands for an absent or null value."""
+    value = default if config.get(key) is None else config[key]
+    if value is None:
+        _invalid(key, "is missing")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         _invalid(key, f"is {value!r}, expected a number above 0")
-    return type(default)(value) if default is not None else value
+    return float(value)
+
+
+def flag(config: Config, key: str, default: bool) -> bool:
+    """`config[key]`, true or false."""
+    value = default if config.get(key) is None else config[key]
+    if not isinstance(value, bool):
+        _invalid(key, f"is {value!r}, expected true or false")
+    return value
 
 
 def require(config: Config, key: str, honoured: tuple[object, ...]) -> None:
@@ -85,8 +97,8 @@ def read_positions(config: Config, head_dim: int) -> Positions:
             unsupported(f"rope_parameters.{key}", params[key], f"{', '.join(sorted(_ROPE_KEYS[kind]))} for {kind}")
     for source in (config, params):
         require(source, "partial_rotary_factor", (1.0, 1, None))
-    longest: int = number(config, "max_position_embeddings")
-    theta = number({"rope_theta": config.get("rope_theta"), **params}, "rope_theta", 10000.0)
+    longest = integer(config, "max_position_embeddings")
+    theta = real({"rope_theta": config.get("rope_theta"), **params}, "rope_theta", 10000.0)
     original = _original_length(config, params, kind, longest)
     rope = Rope(kind=kind, theta=theta, dim=head_dim, original_max_position=original)
     return _SCALINGS[kind](rope, params, longest)
@@ -96,7 +108,7 @@ def _original_length(config: Config, params: Config, kind: str, longest: int) ->
     """The length of pretraining: the top-level key wins, as in transformers."""
     if kind not in ("llama3", "yarn"):
         return longest
-    return number({**params, **config}, "original_max_position_embeddings", longest)
+    return integer({**params, **config}, "original_max_position_embeddings", longest)
 
 
 def _unscaled(rope: Rope, params: Config, longest: int) -> Positions:
@@ -104,28 +116,30 @@ def _unscaled(rope: Rope, params: Config, longest: int) -> Positions:
 
 
 def _stretched(rope: Rope, params: Config, longest: int) -> Positions:
-    factor = _factor(params)
-    return Positions(_replace(rope, factor=factor), max(longest, int(rope.original_max_position * factor)))
+    factor = real(params, "factor")
+    return Positions(replace(rope, factor=factor), max(longest, int(rope.original_max_position * factor)))
 
 
 def _llama3(rope: Rope, params: Config, longest: int) -> Positions:
-    low, high = (_required(params, f"{name}_freq_factor") for name in ("low", "high"))
+    low, high = real(params, "low_freq_factor"), real(params, "high_freq_factor")
     if low >= high:
         _invalid("low_freq_factor", f"is {low}, expected less than high_freq_factor {high}")
-    return Positions(_replace(rope, factor=_factor(params), low_freq_factor=low, high_freq_factor=high), longest)
+    return Positions(
+        replace(rope, factor=real(params, "factor"), low_freq_factor=low, high_freq_factor=high),
+        longest,
+    )
 
 
 def _yarn(rope: Rope, params: Config, longest: int) -> Positions:
     implied = longest / rope.original_max_position
-    factor = number(params, "factor", implied) if "factor" in params else implied
-    attention = params.get("attention_factor")
-    scaled = _replace(
+    factor = real(params, "factor", implied)
+    scaled = replace(
         rope,
         factor=factor,
-        beta_fast=number(params, "beta_fast", 32.0),
-        beta_slow=number(params, "beta_slow", 1.0),
-        attention_factor=_yarn_attention(params, factor) if attention is None else float(attention),
-        truncate=number(params, "truncate", True),
+        beta_fast=real(params, "beta_fast", 32.0),
+        beta_slow=real(params, "beta_slow", 1.0),
+        attention_factor=real(params, "attention_factor", _yarn_attention(params, factor)),
+        truncate=flag(params, "truncate", True),
     )
     return Positions(scaled, max(longest, int(rope.original_max_position * factor)))
 
@@ -141,20 +155,6 @@ def _yarn_attention(params: Config, factor: float) -> float:
 
 
 _SCALINGS = {"default": _unscaled, "linear": _stretched, "dynamic": _stretched, "llama3": _llama3, "yarn": _yarn}
-
-
-def _factor(params: Config) -> float:
-    return _required(params, "factor")
-
-
-def _required(params: Config, key: str) -> float:
-    if params.get(key) is None:
-        _invalid(f"rope_parameters.{key}", "is missing")
-    return number(params, key, 1.0)
-
-
-def _replace(rope: Rope, **changes: Any) -> Rope:
-    return type(rope)(**{**{name: getattr(rope, name) for name in rope.__struct_fields__}, **changes})
 
 
 def _invalid(key: str, problem: str) -> NoReturn:

@@ -5,7 +5,7 @@ Module paths give the canonical weight names. Shapes: T packed tokens, H hidden,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         norms = [norm.weight if norm is not None else None for norm in (self.q_norm, self.k_norm)]
         (q,) = apply("qkv_rope_kv", self.rope_kv, self.qkv(x), *where, *cache, *norms)
         (y,) = apply("paged_attention", self.attention, q, *batch[1:], *cache)
-        return self.o(y)
+        return cast(Tensor, self.o(y))
 
 
 class Mlp(nn.Module):
@@ -96,7 +96,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         (y,) = apply("silu_and_mul", opset.NoAttrs(), self.gate_up(x))
-        return self.down(y)
+        return cast(Tensor, self.down(y))
 
 
 class Layer(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder_service.models.config import Config, number, read_positions, require, unsupported
+from builder_service.models.config import Config, flag, integer, read_positions, real, require, unsupported
 from builder_service.models.spec import DecoderSpec
 
 Windows = tuple[int | None, ...]
@@ -22,26 +22,26 @@ def base_spec(
 ) -> DecoderSpec:
     """The spec of `config`; `num_kv_heads` and `head_dim` are the family's defaults where the config states none."""
     require(config, "hidden_act", ("silu",))
-    hidden: int = number(config, "hidden_size")
-    heads: int = number(config, "num_attention_heads")
-    dim = number(config, "head_dim", head_dim or hidden // heads)
-    kv_heads = number(config, "num_key_value_heads", num_kv_heads or heads)
+    hidden = integer(config, "hidden_size")
+    heads = integer(config, "num_attention_heads")
+    dim = integer(config, "head_dim", head_dim or hidden // heads)
+    kv_heads = integer(config, "num_key_value_heads", num_kv_heads or heads)
     if heads % kv_heads:
         unsupported("num_key_value_heads", kv_heads, f"divisors of num_attention_heads = {heads}")
     if dim % 2:
         unsupported("head_dim", dim, "even head dimensions")
-    layers: int = number(config, "num_hidden_layers")
+    layers = integer(config, "num_hidden_layers")
     positions = read_positions(config, dim)
     return DecoderSpec(
         architecture=architecture,
-        vocab_size=number(config, "vocab_size"),
+        vocab_size=integer(config, "vocab_size"),
         hidden_size=hidden,
-        intermediate_size=number(config, "intermediate_size"),
+        intermediate_size=integer(config, "intermediate_size"),
         num_layers=layers,
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=dim,
-        norm_eps=number(config, "rms_norm_eps", 1e-6),
+        norm_eps=real(config, "rms_norm_eps", 1e-6),
         rope=positions.rope,
         max_positions=positions.max_positions,
         windows=windows or (None,) * layers,
@@ -49,14 +49,14 @@ def base_spec(
         o_bias=o_bias,
         mlp_bias=mlp_bias,
         qk_norm=qk_norm,
-        tied_head=number(config, "tie_word_embeddings", False),
+        tied_head=flag(config, "tie_word_embeddings", False),
     )
 
 
 def layer_windows(config: Config) -> Windows:
     """Windows from `layer_types`, or from `use_sliding_window` and `max_window_layers`."""
-    layers: int = number(config, "num_hidden_layers")
-    window = number(config, "sliding_window", 4096) if number(config, "use_sliding_window", False) else None
+    layers = integer(config, "num_hidden_layers")
+    window = integer(config, "sliding_window", 4096) if flag(config, "use_sliding_window", False) else None
     first_windowed = config.get("max_window_layers", 28)
     kinds = config.get("layer_types")
     if kinds is None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from builder_service.models.config import Config, number
+from builder_service.models.config import Config, flag
 from builder_service.models.families.common import base_spec, layer_windows
 from builder_service.models.spec import DecoderSpec
 
 
 def read(config: Config) -> DecoderSpec:
-    attention_bias = number(config, "attention_bias", False)
+    attention_bias = flag(config, "attention_bias", False)
     return base_spec(
         config,
         "Qwen3ForCausalLM",
