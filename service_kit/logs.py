@@ -26,11 +26,7 @@ def setup(level: Level = "info", stream: TextIO | None = None, json: bool | None
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    final: list[Any] = (
-        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
-        if as_json
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
-    )
+    final = _json_form() if as_json else _console_form(out.isatty())
     threshold = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[*shared, *final],
@@ -44,6 +40,16 @@ def setup(level: Level = "info", stream: TextIO | None = None, json: bool | None
     logging.basicConfig(handlers=[handler], level=max(threshold, logging.WARNING), force=True)
 
 
+def _json_form() -> list[Any]:
+    # without locals: they hold prompts and keys
+    tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+    return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer(default=str)]
+
+
+def _console_form(colors: bool) -> list[Any]:
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+
+
 def logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger whose lines carry `logger=name` and what was bound for the current RPC."""
-    return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(logger=name))
+    """A logger whose lines carry `component=name` and what was bound for the current RPC."""
+    return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(component=name))

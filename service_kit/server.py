@@ -87,28 +87,34 @@ class Health:
 
     def __init__(self) -> None:
         self.servicer = grpc_health.aio.HealthServicer()
-        self._names: list[str] = []
+        self._said: dict[str, bool] = {"": False}
 
-    async def add(self, name: str) -> None:
-        """Starts answering for a name. "" is the whole server."""
-        self._names.append(name)
-        await self.set_not_serving(name)
+    def expect(self, name: str) -> None:
+        """Answers for this name too once the server starts. "" is the whole server, a service's name that service."""
+        self._said.setdefault(name, False)
 
     async def set_serving(self, name: str | None = None) -> None:
-        """Says SERVING for one name, or for all."""
-        await self._set(name, health_pb2.HealthCheckResponse.SERVING)
+        """Says SERVING for one name, new or known, or for all known ones."""
+        await self._say(name, True)
 
     async def set_not_serving(self, name: str | None = None) -> None:
-        """Says NOT_SERVING for one name, or for all."""
-        await self._set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+        """Says NOT_SERVING for one name, new or known, or for all known ones."""
+        await self._say(name, False)
+
+    async def start(self) -> None:
+        """Tells the servicer, which begins with SERVING, what was said so far."""
+        for name, serving in list(self._said.items()):
+            await self._say(name, serving)
 
     async def drain(self) -> None:
         """Says NOT_SERVING for all names; nothing changes that any more."""
         await self.servicer.enter_graceful_shutdown()
 
-    async def _set(self, name: str | None, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
-        for each in self._names if name is None else [name]:
-            await self.servicer.set(each, status)
+    async def _say(self, name: str | None, serving: bool) -> None:
+        answer = health_pb2.HealthCheckResponse
+        for each in list(self._said) if name is None else [name]:
+            self._said[each] = serving
+            await self.servicer.set(each, answer.SERVING if serving else answer.NOT_SERVING)
 
 
 class Daemon:
@@ -132,6 +138,8 @@ class Daemon:
         recorder = _NameRecorder(self.grpc)
         add_to_server(servicer, recorder)
         self._names.extend(recorder.names)
+        for name in recorder.names:
+            self.health.expect(name)
 
     def on_drain(self, callback: Callback) -> None:
         """Runs at the end's beginning, in the order of registration; may wait for live work, within the grace."""
@@ -143,11 +151,8 @@ class Daemon:
 
     async def start(self, register: Register) -> None:
         """Listens. The services are registered first, so that none is ever missing."""
-        await self.health.add("")
         await register(self)
-        for name in self._names:
-            if name not in self.health._names:
-                await self.health.add(name)
+        await self.health.start()
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, self.grpc)
         if self.settings.reflection:
             names = [*self._names, grpc_health.SERVICE_NAME, reflection.SERVICE_NAME]

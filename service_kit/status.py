@@ -22,6 +22,8 @@ from service_kit import logs
 
 log = logs.logger("rpc")
 
+# grpc.aio gives back the number where the synchronous API gives the enum
+_UNIMPLEMENTED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNIMPLEMENTED.value[0])
 INTERNAL_TEXT = "The server failed on this request; its log has the details. Retry, and report it if it comes again."
 
 
@@ -56,6 +58,19 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], exc: BaseException)
     record(exc)
     await context.abort_with_status(rpc_status.to_status(to_status(exc)))
     raise AssertionError("abort_with_status returned")
+
+
+def _is_missing(exc: Exception, context: grpc.aio.ServicerContext[Any, Any]) -> bool:
+    """Whether generated code raised it, for a method that a servicer leaves out."""
+    return isinstance(exc, NotImplementedError) and context.code() in _UNIMPLEMENTED
+
+
+def _missing_method(method: str) -> errors.Unimplemented:
+    return errors.Unimplemented(
+        f"This server does not have {method}; a newer version may.",
+        reason="UNSUPPORTED_METHOD",
+        metadata={"method": method},
+    )
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -123,7 +138,7 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         except grpc.aio.AbortError:
             raise
         except Exception as exc:
-            await abort(context, exc)
+            await abort(context, _missing_method(method) if _is_missing(exc, context) else exc)
         finally:
             self.live_calls -= 1
             if self.live_calls == 0:
