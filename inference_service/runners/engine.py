@@ -138,7 +138,8 @@ def count_blocks(graph: Graph, manifest: Manifest, dtype: torch.dtype, config: K
     fitting = min(most, int(free * config.free_gpu_memory_fraction) // max(block_bytes, 1) - 1)
     if fitting < 1:
         raise FailedPrecondition(
-            f"The KV cache would hold {max(fitting, 0)} blocks of {size} tokens; raise kv_cache.max_tokens or free memory.",
+            f"The KV cache has room for {max(fitting, 0)} blocks of {size} tokens; "
+            "raise kv_cache.max_tokens or free memory.",
             reason="KV_CACHE_TOO_SMALL",
             metadata={"block_bytes": block_bytes, "free_bytes": free},
         )

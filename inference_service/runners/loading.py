@@ -35,5 +35,7 @@ def load_runner(version_dir: Path, manifest: Manifest, config: ModelConfig) -> R
 def _on_cuda(config: ModelConfig) -> bool:
     device = config.runner.device
     if device == "cuda" and not torch.cuda.is_available():
-        raise FailedPrecondition("This machine has no CUDA device; load the model with device cpu or auto.", reason="NO_CUDA_DEVICE")
+        raise FailedPrecondition(
+            "This machine has no CUDA device; load the model with device cpu or auto.", reason="NO_CUDA_DEVICE"
+        )
     return device == "cuda" or (device == "auto" and torch.cuda.is_available())

@@ -29,7 +29,7 @@ def is_greedy(sampling: Sampling) -> bool:
 def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
     """Draws a token for each row of `logits` [R, V] (float32, any device). `logits` is unchanged on return.
 
-    A row with a NaN or an infinity at its maximum is reported in `bad_rows`, with token 0; the others are not touched by it.
+    A row whose maximum is a NaN or infinite is reported in `bad_rows`, with token 0; its neighbours are not touched.
     """
     saved = _ban(logits, rows.banned)
     token_ids = logits.argmax(dim=-1)
@@ -37,7 +37,9 @@ def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
     bad = ~logits.gather(1, token_ids[:, None]).isfinite()[:, 0]
     random_rows = [row for row, sampling in enumerate(rows.sampling) if not is_greedy(sampling)]
     if random_rows:
-        token_ids[random_rows] = _draw(logits[random_rows], [rows.sampling[row] for row in random_rows], rows, random_rows)
+        token_ids[random_rows] = _draw(
+            logits[random_rows], [rows.sampling[row] for row in random_rows], rows, random_rows
+        )
     _restore(logits, saved)
     token_ids = token_ids.masked_fill(bad, 0)
     ids = token_ids.to("cpu", torch.int32).numpy()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from inference_service.runners.base import Ints, Step
@@ -31,7 +33,7 @@ class StepData:
             self.blocks.append(self._put(table[self.row_of_token, step.positions // size]))
             self.offsets.append(self._put(step.positions % size))
 
-    def _put(self, array: Ints) -> torch.Tensor:
+    def _put(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(self.device)
 
     @cached_property

@@ -124,7 +124,7 @@ def qkv_rope_kv(instruction: Instruction, engine: Engine) -> Kernel:
     kv_heads = torch.arange(attrs.num_kv_heads, device=engine.device)
 
     def run(values: Values, data: StepData) -> None:
-        q, k, v = values[qkv].view(-1, sum(heads), attrs.head_dim).split(heads, dim=1)
+        q, k, v = values[qkv].view(-1, sum(heads), attrs.head_dim).split_with_sizes(heads, dim=1)
         if q_norm is not None:
             q = _normed(q, q_norm, attrs.norm_eps)
         if k_norm is not None:

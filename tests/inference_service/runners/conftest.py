@@ -68,8 +68,15 @@ class Builder:
 def build_graph(s: Shape) -> Graph:
     b = Builder(s)
     rope = Rope(kind="default", theta=10000.0, dim=s.rotary or s.head_dim, original_max_position=s.max_seq_len)
-    dims = dict(num_heads=s.heads, num_kv_heads=s.kv_heads, head_dim=s.head_dim)
-    b.node("embedding", "embed", NoAttrs(), {"h0": ("T", s.hidden)}, token_ids="token_ids", weight=b.weight("embed.weight", s.vocab, s.hidden))
+    dims = {"num_heads": s.heads, "num_kv_heads": s.kv_heads, "head_dim": s.head_dim}
+    b.node(
+        "embedding",
+        "embed",
+        NoAttrs(),
+        {"h0": ("T", s.hidden)},
+        token_ids="token_ids",
+        weight=b.weight("embed.weight", s.vocab, s.hidden),
+    )
     residual, x = "h0", ""
     for i in range(s.layers):
         p, y = f"layers.{i}", f"n{i}"
@@ -77,26 +84,62 @@ def build_graph(s: Shape) -> Graph:
         if i == 0:
             b.node("rms_norm", p, Norm(eps=1e-5), {y: ("T", s.hidden)}, x=residual, weight=norm)
         else:
-            b.node("add_rms_norm", p, Norm(eps=1e-5), {y: ("T", s.hidden), f"r{i}": ("T", s.hidden)}, x=x, residual=residual, weight=norm)
+            b.node(
+                "add_rms_norm",
+                p,
+                Norm(eps=1e-5),
+                {y: ("T", s.hidden), f"r{i}": ("T", s.hidden)},
+                x=x,
+                residual=residual,
+                weight=norm,
+            )
             residual = f"r{i}"
         width = (s.heads + 2 * s.kv_heads) * s.head_dim
         b.linear(f"{p}.attn.qkv", y, f"qkv{i}", s.hidden, width)
         norms = {n: b.weight(f"{p}.attn.{n}.weight", s.head_dim) for n in ("q_norm", "k_norm")} if s.qk_norm else {}
-        tables = dict(query_start="query_start", block_tables="block_tables.0", k_pool=f"k_pool.{i}", v_pool=f"v_pool.{i}")
+        tables = {"query_start": "query_start", "block_tables": "block_tables.0"}
+        tables |= {"k_pool": f"k_pool.{i}", "v_pool": f"v_pool.{i}"}
         attrs = QkvRopeKv(**dims, rope=rope, norm_eps=1e-6 if s.qk_norm else 0.0)
-        b.node("qkv_rope_kv", p, attrs, {f"q{i}": ("T", s.heads, s.head_dim)}, qkv=f"qkv{i}", positions="positions", **tables, **norms)
+        b.node(
+            "qkv_rope_kv",
+            p,
+            attrs,
+            {f"q{i}": ("T", s.heads, s.head_dim)},
+            qkv=f"qkv{i}",
+            positions="positions",
+            **tables,
+            **norms,
+        )
         attention = PagedAttention(**dims, scale=s.head_dim**-0.5, window=s.window)
-        b.node("paged_attention", p, attention, {f"a{i}": ("T", s.heads * s.head_dim)}, q=f"q{i}", seq_lens="seq_lens", **tables)
+        b.node(
+            "paged_attention",
+            p,
+            attention,
+            {f"a{i}": ("T", s.heads * s.head_dim)},
+            q=f"q{i}",
+            seq_lens="seq_lens",
+            **tables,
+        )
         b.linear(f"{p}.attn.o", f"a{i}", f"o{i}", s.heads * s.head_dim, s.hidden)
         norm = b.weight(f"{p}.post_norm.weight", s.hidden)
-        b.node("add_rms_norm", p, Norm(eps=1e-5), {f"m{i}": ("T", s.hidden), f"s{i}": ("T", s.hidden)}, x=f"o{i}", residual=residual, weight=norm)
+        b.node(
+            "add_rms_norm",
+            p,
+            Norm(eps=1e-5),
+            {f"m{i}": ("T", s.hidden), f"s{i}": ("T", s.hidden)},
+            x=f"o{i}",
+            residual=residual,
+            weight=norm,
+        )
         b.linear(f"{p}.mlp.gate_up", f"m{i}", f"g{i}", s.hidden, 2 * s.ffn)
         b.node("silu_and_mul", p, NoAttrs(), {f"u{i}": ("T", s.ffn)}, x=f"g{i}")
         b.linear(f"{p}.mlp.down", f"u{i}", f"d{i}", s.ffn, s.hidden)
         residual, x = f"s{i}", f"d{i}"
     b.node("add", "add", NoAttrs(), {"sum": ("T", s.hidden)}, x=x, y=residual)
     b.node("select_rows", "rows", NoAttrs(), {"sel": ("R", s.hidden)}, x="sum", rows="logits_rows")
-    b.node("rms_norm", "norm", Norm(eps=1e-5), {"last": ("R", s.hidden)}, x="sel", weight=b.weight("norm.weight", s.hidden))
+    b.node(
+        "rms_norm", "norm", Norm(eps=1e-5), {"last": ("R", s.hidden)}, x="sel", weight=b.weight("norm.weight", s.hidden)
+    )
     head = "embed.weight" if s.tied else b.weight("head.weight", s.vocab, s.hidden)
     b.node("linear", "head", Linear(out_dtype="float32"), {"logits": ("R", s.vocab)}, x="last", weight=head)
     i32 = "int32"
@@ -110,7 +153,9 @@ def build_graph(s: Shape) -> Graph:
     }
     pool = Tensor(s.dtype, ("N", s.kv_heads, s.block_size, s.head_dim))
     pools = {f"{kind}_pool.{i}": Pool(0, i, kind, pool) for i in range(s.layers) for kind in ("k", "v")}
-    return Graph("enginehouse.graph", OPSET, "tiny", inputs, pools, b.weights, tuple(b.nodes), b.values, {"logits": "logits"})
+    return Graph(
+        "enginehouse.graph", OPSET, "tiny", inputs, pools, b.weights, tuple(b.nodes), b.values, {"logits": "logits"}
+    )
 
 
 def random_weights(graph: Graph, seed: int = 0, scale: float = 1.0) -> dict[str, torch.Tensor]:
@@ -172,7 +217,12 @@ class TinyEngine:
         return {name: torch.zeros(shape, dtype=getattr(torch, s.dtype)) for name in self.graph.pools}
 
 
-def make_step(chunks: list[tuple[np.ndarray, int]], tables: np.ndarray, rows: list[int] | None = None, copies: tuple[BlockCopy, ...] = ()) -> Step:
+def make_step(
+    chunks: list[tuple[np.ndarray, int]],
+    tables: np.ndarray,
+    rows: list[int] | None = None,
+    copies: tuple[BlockCopy, ...] = (),
+) -> Step:
     """A step of (new tokens, position of the first) for each sequence. rows None: each sequence's last token."""
     lens = np.array([len(tokens) for tokens, _ in chunks])
     query_start = np.concatenate([[0], lens.cumsum()]).astype(np.int32)

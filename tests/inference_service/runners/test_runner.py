@@ -13,20 +13,20 @@ from inference_service.executor.messages import Sampling
 from inference_service.runners import load_runner
 from inference_service.runners.base import BlockCopy, Rows
 
-FLOAT32 = ModelConfig(runner=RunnerConfig(device="cpu", dtype="float32"))
+FLOAT32 = ModelConfig(runner=RunnerConfig(device="cpu", dtype="float32", num_threads=1))
 
 SHAPES = {
     "gqa": {},
-    "mqa": dict(heads=6, kv_heads=1, head_dim=8),
-    "mha": dict(heads=3, kv_heads=3, head_dim=32),
-    "wide": dict(heads=4, kv_heads=2, head_dim=128, layers=1),
-    "odd": dict(heads=5, kv_heads=1, head_dim=20, hidden=36, ffn=52, vocab=131),
-    "bias": dict(bias=True),
-    "qk_norm": dict(qk_norm=True, head_dim=64),
-    "window": dict(window=5),
-    "window_block": dict(window=8),
-    "untied": dict(tied=False),
-    "partial": dict(rotary=8),
+    "mqa": {"heads": 6, "kv_heads": 1, "head_dim": 8},
+    "mha": {"heads": 3, "kv_heads": 3, "head_dim": 32},
+    "wide": {"heads": 4, "kv_heads": 2, "head_dim": 128, "layers": 1},
+    "odd": {"heads": 5, "kv_heads": 1, "head_dim": 20, "hidden": 36, "ffn": 52, "vocab": 131},
+    "bias": {"bias": True},
+    "qk_norm": {"qk_norm": True, "head_dim": 64},
+    "window": {"window": 5},
+    "window_block": {"window": 8},
+    "untied": {"tied": False},
+    "partial": {"rotary": 8},
 }
 
 
@@ -76,7 +76,10 @@ def greedy(runner, steps, prompts, tables, new_tokens, chunk=None):
     while any(len(t) < g for t, g in zip(tokens, goal, strict=True)):
         rows = [i for i in range(len(prompts)) if len(tokens[i]) < goal[i]]
         counts = [min(chunk or 10**6, len(tokens[i]) - lengths[i]) for i in rows]
-        step = steps.make([(np.array(tokens[i][lengths[i] : lengths[i] + c]), lengths[i]) for i, c in zip(rows, counts, strict=True)], tables[rows])
+        step = steps.make(
+            [(np.array(tokens[i][lengths[i] : lengths[i] + c]), lengths[i]) for i, c in zip(rows, counts, strict=True)],
+            tables[rows],
+        )
         runner.forward(step)
         drawn = runner.sample(Rows((Sampling(),) * len(rows), np.zeros(len(rows), np.int32))).token_ids
         for i, count, token in zip(rows, counts, drawn, strict=True):
@@ -135,7 +138,7 @@ def test_damaged_files_are_refused(tiny_engine, shape):
     engine = tiny_engine()
     weights = engine.dir / "weights/rank0.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(DataLoss, match="rank0.safetensors"):
+    with pytest.raises(DataLoss, match=r"rank0\.safetensors"):
         load_runner(engine.dir, engine.manifest, FLOAT32)
     other = tiny_engine(shape(bias=True))
     (engine.dir / "graph.json").write_bytes((other.dir / "graph.json").read_bytes())

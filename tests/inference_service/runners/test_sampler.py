@@ -140,7 +140,7 @@ def test_a_bad_row_is_named_and_its_neighbours_are_unchanged(bad):
 
 def test_logprobs_none_is_off_zero_is_the_sampled_token_and_k_adds_the_best():
     logits = torch.randn(4, 200, generator=torch.Generator().manual_seed(2))
-    hot = dict(temperature=50.0, seed=5)
+    hot = {"temperature": 50.0, "seed": 5}
     result = sample(
         logits,
         rows_of(Sampling(**hot), Sampling(**hot, logprobs=0), Sampling(**hot, logprobs=2), Sampling(logprobs=2)),
