@@ -147,8 +147,9 @@ def _words(vocabulary: Vocabulary) -> Words:
 
 def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     words = _words(vocabulary)
-    merges = [_pair(merge) for merge in vocabulary.merges]
-    tokenizer = Tokenizer(BPE(vocabulary.ids(), merges, fuse_unk=False, ignore_merges=words.whole_words))
+    ids = vocabulary.ids()
+    merges = [_pair(merge, ids) for merge in vocabulary.merges]
+    tokenizer = Tokenizer(BPE(ids, merges, fuse_unk=False, ignore_merges=words.whole_words))
     if words.nfc:
         tokenizer.normalizer = normalizers.NFC()
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if words.digits else []
@@ -160,10 +161,10 @@ def _byte_level(vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _pair(merge: str) -> tuple[str, str]:
-    left, separator, right = merge.partition(" ")
-    if not separator:
-        raise _damaged(f"the merge {merge!r} has one part")
+def _pair(merge: str, ids: dict[str, int]) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not (left in ids and right in ids and left + right in ids):
+        raise _damaged(f"the merge {merge!r} joins tokens that it does not have")
     return left, right
 
 
