@@ -20,7 +20,7 @@ Config = Mapping[str, Any]
 _ROPE_KEYS = {
     "default": set(),
     "linear": {"factor"},
-    "dynamic": {"factor", "original_max_position_embeddings"},
+    "dynamic": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
     "yarn": {
         "factor",
