@@ -13,8 +13,12 @@ _TOKEN = re.compile(r"(?P<boot>[0-9a-f]{32})\.(?P<ns>\d{1,20})\.(?P<pid>\d{1,10}
 
 def new_token() -> str:
     """A unique file name that carries this boot, PID namespace, process and the process's start time."""
+    return token_of(os.getpid())
+
+
+def token_of(pid: int) -> str:
+    """A unique token that names another process of this machine as the owner."""
     boot, namespace = _machine()
-    pid = os.getpid()
     return f"{boot}.{namespace}.{pid}.{_start_time(pid)}.{secrets.token_hex(8)}"
 
 
@@ -29,6 +33,12 @@ def owner_alive(token: str) -> bool | None:
     if match is None or (match["boot"], int(match["ns"])) != _machine():
         return None
     return _start_time(int(match["pid"])) == int(match["start"])
+
+
+def owner_pid(token: str) -> int:
+    """The PID in a token; 0 in what is none."""
+    match = _TOKEN.fullmatch(token)
+    return int(match["pid"]) if match else 0
 
 
 @cache

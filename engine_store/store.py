@@ -13,7 +13,7 @@ import msgspec
 
 from engine_store.aliases import LATEST, Alias, Aliases
 from engine_store.cleanup import Cleaner, Collected, Recovered
-from engine_store.digests import FileDigest, digest_file
+from engine_store.digests import digest_file
 from engine_store.disk import Disk, Failpoint, no_failpoint, store_errors
 from engine_store.layout import MANIFEST, Layout
 from engine_store.leases import Lease
@@ -35,6 +35,23 @@ class Verified(NamedTuple):
 
     files: int
     size_bytes: int
+
+
+class Problem(NamedTuple):
+    """A file that is not as the manifest says. `problem`: "missing", "size", "digest" or "unexpected"; `expected` and
+    `found` are sizes or digests, empty where there is none."""
+
+    path: str
+    problem: str
+    expected: str = ""
+    found: str = ""
+
+
+class Deleted(NamedTuple):
+    """A deleted version whose files are still there, and when it was deleted (seconds since the epoch)."""
+
+    manifest: Manifest
+    delete_time: float
 
 
 class _Schema(msgspec.Struct):
@@ -128,6 +145,16 @@ class EngineStore:
             raise _no_engine(engine)
         return found
 
+    def deleted_versions(self, engine: str) -> list[Deleted]:
+        """The deleted versions whose files are still there, the newest first."""
+        tombstones = self._layout.tombstone(check_id(engine, "engine_id"), 1).parent
+        found = []
+        for number in sorted(numbers_in(tombstones) & numbers_in(self._layout.versions(engine)), reverse=True):
+            with contextlib.suppress(FileNotFoundError):  # removed since the numbers were read
+                manifest = _read_manifest(self._layout.version(engine, number) / MANIFEST, engine, number)
+                found.append(Deleted(manifest, (tombstones / str(number)).stat().st_mtime))
+        return found
+
     def get(self, engine: str, version: int) -> Manifest:
         """The manifest of one version.
 
@@ -136,13 +163,16 @@ class EngineStore:
         check_id(engine, "engine_id")
         check_version(version)
         path = self._layout.version(engine, version) / MANIFEST
-        if self._layout.tombstone(engine, version).exists() or not path.exists():
+        try:
+            if self._layout.tombstone(engine, version).exists():
+                raise FileNotFoundError
+            manifest = _read_manifest(path, engine, version)
+        except FileNotFoundError:
             raise NotFound(
                 f"Engine `{engine}` has no version {version}; list its versions to see what there is.",
                 reason="ENGINE_VERSION_NOT_FOUND",
                 metadata={"engine": engine, "version": version},
-            )
-        manifest = _read_manifest(path, engine, version)
+            ) from None
         if (manifest.name, manifest.version) != (engine, version):
             raise _damaged(engine, version, "names another version")
         return manifest
@@ -183,17 +213,42 @@ class EngineStore:
             raise _bad_file(manifest, file, "leads out of the version")
         return path
 
-    def verify(self, engine: str, version: int, progress: Progress | None = None) -> Verified:
-        """Reads every file again. DataLoss names the first whose size or digest differs from the manifest's."""
+    def inspect(self, engine: str, version: int, progress: Progress | None = None) -> list[Problem]:
+        """Reads every file again; what is not as the manifest says, files that it does not list included."""
         manifest = self.get(engine, version)
-        total, done = sum(file.size_bytes for file in manifest.files), 0
+        folder = self._layout.version(engine, version)
+        total, done, problems = sum(file.size_bytes for file in manifest.files), 0, []
         for file in manifest.files:
-            if digest_file(self.file_path(manifest, file)) != FileDigest(file.size_bytes, file.digest):
-                raise _bad_file(manifest, file, "does not match its digest")
+            if (problem := self._check(manifest, file)) is not None:
+                problems.append(problem)
             done += file.size_bytes
             if progress is not None:
                 progress(done, total)
-        return Verified(len(manifest.files), total)
+        listed = {MANIFEST, *(file.path for file in manifest.files)}
+        there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+        return problems + [Problem(path, "unexpected") for path in sorted(there - listed)]
+
+    def verify(self, engine: str, version: int, progress: Progress | None = None) -> Verified:
+        """Reads every file again. DataLoss names the first that is not as the manifest says."""
+        for problem in self.inspect(engine, version, progress):
+            raise DataLoss(
+                f"`{problem.path}` of `{engine}` version {version} is damaged ({problem.problem}); "
+                "delete the version and build it again.",
+                reason="FILE_DAMAGED",
+                metadata={"engine": engine, "version": version, "file": problem.path, "problem": problem.problem},
+            )
+        manifest = self.get(engine, version)
+        return Verified(len(manifest.files), sum(file.size_bytes for file in manifest.files))
+
+    def _check(self, manifest: Manifest, file: File) -> Problem | None:
+        check_file_path(file.path)
+        try:
+            found = digest_file(self.file_path(manifest, file))
+        except DataLoss:
+            return Problem(file.path, "missing", file.digest)
+        if found.size_bytes != file.size_bytes:
+            return Problem(file.path, "size", str(file.size_bytes), str(found.size_bytes))
+        return None if found.digest == file.digest else Problem(file.path, "digest", file.digest, found.digest)
 
     def lease(self, engine: str, version: int) -> Lease:
         """Holds a version for reading; NotFound when it does not exist. The holder renews and releases it."""

@@ -1,0 +1,179 @@
+"""The builder daemon. `main(settings)` is what the command line calls:
+
+    from builder_service.daemon import BuilderSettings, main
+    main(BuilderSettings(store=Path("/engines"), state=Path("/var/lib/enginehouse"), roots=(Path("/models"),),
+                         server=ServerSettings(port=50051)))
+
+`main(settings: BuilderSettings) -> None` serves until SIGTERM or SIGINT. It raises an EnginehouseError, whose message
+says what to do, when it cannot start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.longrunning import operations_pb2_grpc
+
+from builder_service.jobs import JobStore
+from builder_service.operations import BuilderOperations
+from builder_service.process import ChildSettings
+from builder_service.requests import Site
+from builder_service.servicer import BuilderServicer
+from builder_service.supervisor import Supervisor
+from engine_store import EngineStore
+from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
+from enginehouse.errors import FailedPrecondition, InvalidArgument
+from service_kit import logs
+from service_kit.operations import OperationsServicer
+from service_kit.server import Daemon, ServerSettings, run
+
+log = logs.logger("builder")
+
+_COLLECT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuilderSettings:
+    """How a builder runs.
+
+    `store`: the engine store, shared with the servers. `state`: the builder's own directory on local disk (queue,
+    downloads). `roots`: checkpoints are read under these only. `offline`: never ask the hub. `child`: the build's
+    process and its memory limit. `max_concurrent_builds`, `max_queued_builds`: counts.
+    """
+
+    store: Path
+    state: Path
+    roots: tuple[Path, ...] = ()
+    server: ServerSettings = field(default_factory=lambda: ServerSettings(port=50051))
+    child: ChildSettings = field(default_factory=ChildSettings)
+    max_concurrent_builds: int = 1
+    max_queued_builds: int = 100
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_concurrent_builds < 1 or self.max_queued_builds < 1:
+            raise InvalidArgument("A builder needs room for one build at least; raise the count.")
+        for root in self.roots:
+            if not root.is_dir():
+                raise InvalidArgument(
+                    f"The checkpoint root {root} is no directory; create it or give another.",
+                    reason="ROOT_NOT_FOUND",
+                    metadata={"root": root},
+                )
+
+
+def main(settings: BuilderSettings) -> None:
+    """Serves until SIGTERM or SIGINT: then no new builds, running ones are queued for the next start."""
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve(settings))
+    else:
+        uvloop.run(serve(settings))
+
+
+async def serve(settings: BuilderSettings) -> None:
+    """The same inside a running event loop."""
+    with only_builder(settings.state):
+        await run(settings.server, lambda daemon: register(daemon, settings))
+
+
+async def register(daemon: Daemon, settings: BuilderSettings) -> None:
+    """Puts the builder onto a server that is about to start, and says SERVING once its queue is open."""
+    store = EngineStore(_directory(settings.store, "store"))
+    jobs = JobStore(_directory(settings.state, "state") / "builds.sqlite", max_queued=settings.max_queued_builds)
+    supervisor = Supervisor(jobs, store, settings.child, settings.max_concurrent_builds)
+    operations = BuilderOperations(supervisor, store)
+    site = Site(
+        store=settings.store.absolute(),
+        cache=_directory(settings.state / "cache", "cache"),
+        roots=settings.roots,
+        offline=settings.offline,
+    )
+    daemon.add(
+        builder_pb2_grpc.add_BuilderServiceServicer_to_server,
+        BuilderServicer(supervisor, store, operations, site, daemon.draining),
+    )
+    daemon.add(operations_pb2_grpc.add_OperationsServicer_to_server, OperationsServicer(operations))
+    await supervisor.start()
+    collector = asyncio.create_task(_collect(store), name="collector")
+    _end_with(daemon, supervisor, operations, collector, jobs)
+    await daemon.health.set_serving()
+    log.info(
+        "builder ready",
+        store=str(settings.store),
+        roots=[str(root) for root in settings.roots],
+        queued=sum(not job.state.done for job in jobs.all()),
+    )
+
+
+def _end_with(
+    daemon: Daemon,
+    supervisor: Supervisor,
+    operations: BuilderOperations,
+    collector: asyncio.Task[None],
+    jobs: JobStore,
+) -> None:
+    """Running builds are put back at the end's beginning: they could outlast any grace."""
+
+    async def close() -> None:
+        collector.cancel()
+        await asyncio.gather(collector, return_exceptions=True)
+        await operations.checks.close()
+        jobs.close()
+
+    daemon.on_drain(supervisor.close)
+    daemon.on_stop(close)
+
+
+async def _collect(store: EngineStore) -> None:
+    """Removes deleted versions for good, once a minute."""
+    while True:
+        await asyncio.sleep(_COLLECT_SECONDS)
+        try:
+            collected = await asyncio.to_thread(store.collect)
+        except Exception:
+            log.exception("collecting deleted versions failed; it is tried again in a minute")
+        else:
+            if any(collected):
+                log.info("deleted versions removed", versions=collected.versions, blobs=collected.blobs)
+
+
+@contextmanager
+def only_builder(state: Path) -> Iterator[None]:
+    """Holds the state directory: two builders on one queue would run each build twice."""
+    with (_directory(state, "state") / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FailedPrecondition(
+                f"Another builder uses the state directory {state}; stop it, or give this one its own.",
+                reason="STATE_IN_USE",
+                metadata={"state": state},
+            ) from None
+        yield
+
+
+def _directory(path: Path, what: str) -> Path:
+    """The absolute directory, made where it is missing and proven writable."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unusable(path, what, error.strerror) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise _unusable(path, what, "not writable")
+    return path.absolute()
+
+
+def _unusable(path: Path, what: str, why: str | None) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"The {what} directory {path} cannot be used ({why}); check its permissions or give another.",
+        reason="DIRECTORY_UNUSABLE",
+        metadata={"directory": path},
+    )

@@ -1,0 +1,76 @@
+"""google.longrunning.Operations of the builder: builds from SQLite, checks of versions from memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from google.longrunning import operations_pb2
+
+from builder_service import convert_proto
+from builder_service.estimate import estimate
+from builder_service.job import Stage
+from builder_service.jobs import Job
+from builder_service.supervisor import Supervisor
+from engine_store import EngineStore, Manifest
+from enginehouse.errors import NotFound
+from service_kit.operations import COLLECTION, InMemoryOperations
+from service_kit.pagination import MAX_SIZE, Page, Paged, paginate
+
+
+class BuilderOperations:
+    """The `OperationStore` of this daemon. Names that the queue does not know are looked for among the checks."""
+
+    def __init__(self, supervisor: Supervisor, store: EngineStore) -> None:
+        self._supervisor, self._store = supervisor, store
+        self.checks = InMemoryOperations()
+
+    async def encode(self, job: Job) -> operations_pb2.Operation:
+        """A build as an operation, with its version where it has one."""
+        position = self._supervisor.jobs.queue_position(job)
+        return convert_proto.operation(job, position, estimate(job.spec), await self.version_of(job))
+
+    async def version_of(self, job: Job) -> Manifest | None:
+        """The manifest that a build made; None when it made none, or it was deleted since."""
+        if job.state.stage is not Stage.SUCCEEDED:
+            return None
+        with contextlib.suppress(NotFound):
+            return await asyncio.to_thread(self._store.get, job.spec.engine_id, job.state.version)
+        return None
+
+    async def get(self, name: str) -> operations_pb2.Operation:
+        if (job := self._job(name)) is None:
+            return await self.checks.get(name)
+        return await self.encode(job)
+
+    async def list(self, page: Page) -> Paged[operations_pb2.Operation]:
+        """Builds, the newest first, then checks."""
+        jobs = {f"b{job.id:015d}": job for job in self._supervisor.jobs.all()}
+        checks = {f"a{each.name}": each for each in (await self.checks.list(Page(MAX_SIZE, None))).items}
+        keys, token = paginate([*jobs, *checks], str, page, COLLECTION, descending=True)
+        return Paged([await self.encode(jobs[key]) if key in jobs else checks[key] for key in keys], token)
+
+    async def cancel(self, name: str) -> None:
+        if self._job(name) is None:
+            await self.checks.cancel(name)
+        else:
+            await self._supervisor.cancel(name)
+
+    async def delete(self, name: str) -> None:
+        if self._job(name) is None:
+            await self.checks.delete(name)
+        else:
+            self._supervisor.jobs.delete(name)
+
+    async def wait(self, name: str, seconds: float) -> operations_pb2.Operation:
+        if self._job(name) is None:
+            return await self.checks.wait(name, seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._supervisor.until_done(name)
+        return await self.get(name)
+
+    def _job(self, name: str) -> Job | None:
+        with contextlib.suppress(NotFound):
+            return self._supervisor.jobs.get(name)
+        return None
