@@ -22,14 +22,14 @@ def read_spec(config: Mapping[str, Any]) -> DecoderSpec:
     """
     architectures = config.get("architectures") or []
     model_type = config.get("model_type", "")
-    if "auto_map" in config:
+    if config.get("auto_map"):
         raise Unimplemented(
             "The checkpoint wants its own code (`auto_map`), which is never run. Use a checkpoint of a supported "
             "architecture without it.",
             reason="REMOTE_CODE",
             metadata={"field": "auto_map"},
         )
-    if "quantization_config" in config:
+    if config.get("quantization_config"):
         raise Unimplemented(
             "The checkpoint is quantised (`quantization_config`), which is not supported yet; use the original one.",
             reason="UNSUPPORTED_MODEL_CONFIG",
