@@ -11,6 +11,7 @@ from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
+    HTTPError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -95,7 +96,7 @@ def _translate(error: Exception, spec: SourceSpec, offline: bool) -> Exception:
         answer = NotFound(message, reason="HUB_NOT_FOUND", metadata=facts)
     elif isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
         answer = NotFound(f"{what} does not exist on the hub.", reason="HUB_NOT_FOUND", metadata=facts)
-    elif isinstance(error, LocalEntryNotFoundError | HfHubHTTPError | ConnectionError | TimeoutError | OSError):
+    elif isinstance(error, LocalEntryNotFoundError | HfHubHTTPError | HTTPError):
         message = f"The hub cannot be reached for {what}; check the builder's network, or build from a local path."
         answer = Unavailable(message, reason="HUB_UNREACHABLE", metadata=facts)
     return answer or error

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 import transformers
@@ -133,12 +134,25 @@ def gguf_name(name: str) -> str:
 BYTE_TOKENS = [chr(code) for code in range(33, 127)] + ["Ġ", "Ċ", "é", "Ã"]
 
 
+def add_tensor(writer: gguf.GGUFWriter, name: str, array: Any, quantization: gguf.GGMLQuantizationType) -> None:
+    """Adds a tensor; matrices are quantised, vectors stay float32, as llama.cpp does it."""
+    if array.ndim == 1 or quantization == gguf.GGMLQuantizationType.F32:
+        writer.add_tensor(name, array)
+    else:
+        writer.add_tensor(name, gguf.quants.quantize(array, quantization), raw_dtype=quantization)
+
+
 @pytest.fixture
 def write_gguf(tmp_path: Path) -> Callable[..., Path]:
     """Writes a model as a GGUF file and returns it: write_gguf(model, architecture, pre=..., extra=...)."""
-    gguf = pytest.importorskip("gguf")
 
-    def write(model: Any, architecture: str, pre: str = "qwen2", extra: Callable[[Any], None] | None = None) -> Path:
+    def write(
+        model: Any,
+        architecture: str,
+        pre: str = "qwen2",
+        extra: Callable[[Any], None] | None = None,
+        quantization: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    ) -> Path:
         path, config = tmp_path / f"{architecture}.gguf", model.config
         writer = gguf.GGUFWriter(path, architecture)
         writer.add_context_length(config.max_position_embeddings)
@@ -168,7 +182,7 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
             if architecture == "llama" and ".k_proj." in name:
                 array = permute_rows(array, config.num_key_value_heads)
             if name != "lm_head.weight" or not config.tie_word_embeddings:
-                writer.add_tensor(gguf_name(name), array)
+                add_tensor(writer, gguf_name(name), array, quantization)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -4,18 +4,20 @@ import importlib.util
 import struct
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
 from builder_service.job import SourceSpec
 from builder_service.sources import Checkpoint, open_checkpoint
 from builder_service.sources.gguf_config import llama3_factors
 from builder_service.sources.gguf_header import read_gguf_header
 from enginehouse.errors import EnginehouseError, FailedPrecondition, NotFound, Unimplemented
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 TEXTS = (
     "Hello, world!",
@@ -26,6 +28,24 @@ TEXTS = (
     "it's we'll THEY'RE",
     "<|im_start|>user\nhi<|im_end|>\n",
     "",
+)
+
+
+FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "rope_parameters",
+    "tie_word_embeddings",
+    "bos_token_id",
+    "eos_token_id",
+    "hidden_act",
 )
 
 
@@ -66,19 +86,33 @@ def test_a_written_model_reads_back_equal(write_gguf, make_model, case):
         assert torch.equal(checkpoint.tensor(name), expected), name
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "Q4_0", "Q5_1", "F16", "BF16"])
+def test_quantised_matrices_read_as_their_nearest_values(write_gguf, make_model, kind):
+    quantization = gguf.GGMLQuantizationType[kind]
+    model = make_model("qwen3", hidden_size=64, intermediate_size=96, head_dim=32, num_attention_heads=2)
+    checkpoint = open_gguf(write_gguf(model, "qwen3", quantization=quantization))
+    assert checkpoint.dtype == {"F16": "float16"}.get(kind, "bfloat16")
+    for name, expected in model.state_dict().items():
+        tensor = checkpoint.tensor(name)
+        assert tensor.shape == expected.shape
+        if expected.ndim > 1:
+            rounded = gguf.quants.dequantize(gguf.quants.quantize(expected.numpy(), quantization), quantization)
+            assert torch.equal(tensor.float(), torch.from_numpy(rounded)), name
+        else:
+            assert torch.equal(tensor, expected)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_config_that_is_rebuilt_describes_the_model(write_gguf, make_model, case):
     family, overrides = CASES[case]
     model = make_model(family, **overrides)
     checkpoint = open_gguf(write_gguf(model, family))
     rebuilt = AutoConfig.for_model(**checkpoint.config)
-    for field in (
-        "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
-        "max_position_embeddings rms_norm_eps rope_parameters tie_word_embeddings bos_token_id eos_token_id hidden_act"
-    ).split():
+    for field in FIELDS:
         assert getattr(rebuilt, field, None) == getattr(model.config, field, None), field
 
 
+@pytest.mark.long
 def test_smollm2_equals_transformers_own_gguf_reader(smollm2):
     checkpoint = open_gguf_of_package(smollm2)
     config = AutoConfig.from_pretrained(smollm2.parent, gguf_file=smollm2.name)
@@ -213,7 +247,6 @@ def test_an_unknown_tensor_is_refused_by_name(write_gguf, make_model):
 
 
 def test_an_unsupported_architecture_names_the_supported(tmp_path):
-    gguf = pytest.importorskip("gguf")
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "mamba")
     writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
     writer.write_header_to_file()
@@ -275,5 +308,5 @@ def test_a_damaged_file_gives_a_typed_error_or_opens(write_gguf, make_model, tmp
     try:
         checkpoint = open_gguf(path)
         checkpoint.write_tokenizer(tmp_path)
-    except EnginehouseError as error:
-        assert error.message
+    except EnginehouseError:
+        pass  # any other exception fails the test

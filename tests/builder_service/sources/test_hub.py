@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from builder_service.job import SourceSpec
 from builder_service.sources import open_checkpoint
 from enginehouse.errors import InvalidArgument, NotFound, Unavailable
@@ -61,7 +62,7 @@ def test_offline_without_a_cached_copy_is_not_found(tmp_path):
     assert caught.value.reason == "NOT_IN_CACHE"
 
 
-@pytest.mark.parametrize("file", ["", "model.gguf"])
+@pytest.mark.parametrize("file", ["", pytest.param("model.gguf", marks=pytest.mark.long)])
 def test_an_unreachable_hub_is_unavailable(tmp_path, no_network, file):
     with pytest.raises(Unavailable, match="cannot be reached") as caught:
         open_checkpoint(SourceSpec(kind="hub", repo="owner/name", file=file), tmp_path)
