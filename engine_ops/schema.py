@@ -18,7 +18,8 @@ def graph_schema() -> dict[str, Any]:
     """JSON Schema 2020-12 of a graph; each operator's inputs, outputs and attributes included."""
     (graph,), components = msgspec.json.schema_components([Graph], ref_template="#/$defs/{name}")
     operators = {operator.attrs for operator in OPS.values()}
-    _, attributes = msgspec.json.schema_components(sorted(operators, key=lambda cls: cls.__name__), "#/$defs/{name}")
+    records = sorted(operators, key=lambda record: record.__name__)
+    _, attributes = msgspec.json.schema_components(records, ref_template="#/$defs/{name}")
     components["Node"]["allOf"] = [_rule(op) for op in OPS]
     components["Node"]["properties"]["op"] = {"enum": list(OPS)}
     return {
