@@ -9,7 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine_ops.graph import Graph, Pool, decode
-from engine_ops.opset import Attrs
+from engine_ops.opset import Attrs, Rope
+from engine_ops.rope import rope_tables
 from engine_store.manifest import Manifest
 from enginehouse.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inference_service.config import KvCacheConfig
@@ -65,18 +66,21 @@ class Engine:
 
     Args:
         version: manifest and directory.
-        dtype: activations, weights and pools compute in it.
         device: where everything lives.
+
+    Attributes:
+        dtype: of weights and pools in memory; set it before either is made. Default float32.
     """
 
-    def __init__(self, version: Version, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, version: Version, device: torch.device) -> None:
         self.manifest = version.manifest
-        self.dtype = dtype
+        self.dtype = torch.float32
         self.device = device
         self.graph = read_graph(version.dir)
         self.stored = read_weights(version.dir, self.graph)
         self.max_positions = version.manifest.limits.max_seq_len
         self._weights: dict[str, torch.Tensor] = {}
+        self._ropes: dict[Rope, tuple[torch.Tensor, torch.Tensor]] = {}
         self.pools: dict[str, torch.Tensor] = {}
         self.block_sizes = self._block_sizes()
 
@@ -84,9 +88,20 @@ class Engine:
         sizes = {pool.group: int(pool.tensor.shape[2]) for pool in self.graph.pools.values()}
         return tuple(sizes[group] for group in sorted(sizes))
 
-    def allocate_pools(self, num_blocks: tuple[int, ...]) -> None:
+    @property
+    def num_blocks(self) -> tuple[int, ...]:
+        """Blocks of each cache group, block 0 included; after `allocate_pools`."""
+        counts = {pool.group: len(self.pools[name]) for name, pool in self.graph.pools.items()}
+        return tuple(counts[group] for group in sorted(counts))
+
+    def close(self) -> None:
+        """Lets go of weights and pools."""
+        for tensors in (self.stored, self._weights, self.pools):
+            tensors.clear()
+
+    def allocate_pools(self, num_blocks: int) -> None:
         for name, pool in self.graph.pools.items():
-            shape = [num_blocks[pool.group], *(int(dim) for dim in pool.tensor.shape[1:])]
+            shape = [num_blocks, *(int(dim) for dim in pool.tensor.shape[1:])]
             self.pools[name] = torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def copy_blocks(self, step: Step) -> None:
@@ -114,6 +129,13 @@ class Engine:
         """A weight of which few rows are read each step: left as it is stored (on a CPU, in the mapped file)."""
         name = instruction.inputs[parameter].name
         return self._weights[name] if name in self._weights else self.stored[name].to(self.device)
+
+    def rope(self, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin [max_positions, dim / 2] float32 on the device; shared by all layers."""
+        if rope not in self._ropes:
+            cos, sin = (torch.from_numpy(table).to(self.device) for table in rope_tables(rope, self.max_positions))
+            self._ropes[rope] = (cos, sin)
+        return self._ropes[rope]
 
     def pool(self, instruction: Instruction, parameter: str) -> torch.Tensor:
         return self.pools[instruction.inputs[parameter].name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from engine_ops.graph import Graph, Node
+from engine_ops.graph import Dim, Graph, Node
 from engine_ops.opset import Attrs
 
 Place = Literal["slot", "weight", "pool", "input"]
@@ -41,11 +41,18 @@ class Instruction(NamedTuple):
         return source.name if source else None
 
 
+class Slot(NamedTuple):
+    """Holds one value at a time, [rows, <= columns]; `rows` is the symbol T (tokens) or R (logits rows)."""
+
+    rows: Dim
+    columns: int
+
+
 class Plan(NamedTuple):
-    """`widths[i]`: the most columns that a value in slot i has; `logits`: the slot of the graph's output."""
+    """`logits`: the slot of the graph's output."""
 
     instructions: tuple[Instruction, ...]
-    widths: tuple[int, ...]
+    slots: tuple[Slot, ...]
     logits: int
 
 
@@ -53,28 +60,37 @@ def make_plan(graph: Graph) -> Plan:
     """Assigns slots by a linear scan over the nodes, which are in execution order."""
     output = graph.outputs["logits"]
     last_use = {name: i for i, node in enumerate(graph.nodes) for name in node.inputs.values()}
-    slots: dict[str, int] = {}
-    widths: list[int] = []
+    last_use[output] = len(graph.nodes)
+    places: dict[str, int] = {}
+    slots: list[Slot] = []
     free: list[int] = []
     instructions = []
     for i, node in enumerate(graph.nodes):
-        inputs = {parameter: _source(graph, slots, value) for parameter, value in node.inputs.items()}
+        inputs = {parameter: _source(graph, places, value) for parameter, value in node.inputs.items()}
         for value in node.outputs:
-            slots[value] = free.pop() if free else len(widths)
-            if slots[value] == len(widths):
-                widths.append(0)
-            widths[slots[value]] = max(widths[slots[value]], columns(graph, value))
-        outputs = tuple(slots[value] for value in node.outputs)
+            places[value] = _take(slots, free, Slot(graph.values[value].shape[0], columns(graph, value)))
+        outputs = tuple(places[value] for value in node.outputs)
         instructions.append(Instruction(node, node.typed_attrs(), inputs, outputs))
         # Released only after the outputs have theirs: an operator never writes where it reads.
         used = {*node.inputs.values(), *node.outputs}
-        free += [slots[v] for v in used if v in slots and last_use.get(v, i) <= i and v != output]
-    return Plan(tuple(instructions), tuple(widths), slots[output])
+        free += [places[v] for v in used if v in places and last_use.get(v, i) <= i]
+    return Plan(tuple(instructions), tuple(slots), places[output])
 
 
-def _source(graph: Graph, slots: dict[str, int], value: str) -> Source:
-    if value in slots:
-        return Source("slot", value, slots[value])
+def _take(slots: list[Slot], free: list[int], wanted: Slot) -> int:
+    """A free slot for the same rows, widened where needed, or a new one."""
+    for slot in free:
+        if slots[slot].rows == wanted.rows:
+            free.remove(slot)
+            slots[slot] = Slot(wanted.rows, max(slots[slot].columns, wanted.columns))
+            return slot
+    slots.append(wanted)
+    return len(slots) - 1
+
+
+def _source(graph: Graph, places: dict[str, int], value: str) -> Source:
+    if value in places:
+        return Source("slot", value, places[value])
     if value in graph.weights:
         return Source("weight", value)
     return Source("pool" if value in graph.pools else "input", value)

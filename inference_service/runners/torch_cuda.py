@@ -6,18 +6,19 @@ import torch
 
 from inference_service.config import ModelConfig
 from inference_service.runners.engine import DTYPES, Engine, Version, count_blocks
-from inference_service.runners.torch_cpu import TorchRunner
+from inference_service.runners.runner import EngineRunner
+from inference_service.runners.torch_ops import TorchProgram
 
 
-def load_cuda(version: Version, config: ModelConfig) -> TorchRunner:
+def load_cuda(version: Version, config: ModelConfig) -> EngineRunner:
     """An engine version on the current CUDA device. The KV cache takes its fraction of what the weights leave."""
     device = torch.device("cuda")
-    engine = Engine(version, torch.float32, device)
+    engine = Engine(version, device)
     if config.runner.dtype != "auto":
         engine.dtype = DTYPES[config.runner.dtype]
     else:
         engine.dtype = next(DTYPES[t.dtype] for t in engine.graph.weights.values() if t.dtype in DTYPES)
     free, _ = torch.cuda.mem_get_info(device)
     weights = sum(t.numel() for t in engine.stored.values()) * engine.dtype.itemsize
-    blocks = count_blocks(engine.graph, version.manifest, engine.dtype, config.kv_cache, free - weights)
-    return TorchRunner(engine, blocks)
+    engine.allocate_pools(count_blocks(engine.graph, version.manifest, engine.dtype, config.kv_cache, free - weights))
+    return EngineRunner(engine, TorchProgram(engine))

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from engine_ops.opset import Linear, Norm, PagedAttention, QkvRopeKv
-from engine_ops.rope import rope_tables
+from inference_service.runners.base import Step
 from inference_service.runners.engine import Engine
-from inference_service.runners.plan import Instruction
+from inference_service.runners.plan import Instruction, make_plan
 from inference_service.runners.step_data import StepData
 
 Values = list[torch.Tensor]
@@ -118,7 +118,7 @@ def qkv_rope_kv(instruction: Instruction, engine: Engine) -> Kernel:
     q_norm, k_norm = engine.optional_weight(instruction, "q_norm"), engine.optional_weight(instruction, "k_norm")
     k_pool, v_pool = engine.pool(instruction, "k_pool"), engine.pool(instruction, "v_pool")
     group = engine.group(instruction)
-    cos, sin = (torch.from_numpy(t).to(engine.device) for t in rope_tables(attrs.rope, engine.max_positions))
+    cos, sin = engine.rope(attrs.rope)
     qkv, (out,) = instruction.slot("qkv"), instruction.outputs
     heads = [attrs.num_heads, attrs.num_kv_heads, attrs.num_kv_heads]
     kv_heads = torch.arange(attrs.num_kv_heads, device=engine.device)
@@ -217,3 +217,20 @@ FACTORIES: dict[str, Factory] = {
     "add": add,
     "select_rows": select_rows,
 }
+
+
+class TorchProgram:
+    """A graph as a list of closures over torch operators, on the engine's device."""
+
+    def __init__(self, engine: Engine) -> None:
+        plan = make_plan(engine.graph)
+        self._engine = engine
+        self._kernels = [FACTORIES[i.node.op](i, engine) for i in plan.instructions]
+        self._values: Values = [torch.empty(0)] * len(plan.slots)
+        self._output = plan.logits
+
+    def run(self, step: Step) -> torch.Tensor:
+        data = StepData(step, self._engine.block_sizes, self._engine.device)
+        for kernel in self._kernels:
+            kernel(self._values, data)
+        return self._values[self._output]

@@ -34,7 +34,7 @@ class Shape:
     qk_norm: bool = False
     tied: bool = True
     window: int | None = None
-    block_size: int = 8
+    block_size: int = 16
     max_seq_len: int = 256
     dtype: str = "float32"
     rotary: int | None = None

@@ -12,22 +12,43 @@ from inference_service.config import KvCacheConfig, ModelConfig, RunnerConfig
 from inference_service.executor.messages import Sampling
 from inference_service.runners import load_runner
 from inference_service.runners.base import BlockCopy, Rows
+from inference_service.runners.engine import Version
+from inference_service.runners.native_build import native_library
+from inference_service.runners.native_program import NativeProgram
+from inference_service.runners.torch_cpu import load_cpu
+from inference_service.runners.torch_ops import TorchProgram
 
 FLOAT32 = ModelConfig(runner=RunnerConfig(device="cpu", dtype="float32", num_threads=1))
 
 SHAPES = {
     "gqa": {},
-    "mqa": {"heads": 6, "kv_heads": 1, "head_dim": 8},
+    "mqa": {"heads": 6, "kv_heads": 1},
     "mha": {"heads": 3, "kv_heads": 3, "head_dim": 32},
     "wide": {"heads": 4, "kv_heads": 2, "head_dim": 128, "layers": 1},
-    "odd": {"heads": 5, "kv_heads": 1, "head_dim": 20, "hidden": 36, "ffn": 52, "vocab": 131},
+    "odd": {"heads": 5, "kv_heads": 1, "head_dim": 48, "hidden": 37, "ffn": 53, "vocab": 131},
     "bias": {"bias": True},
     "qk_norm": {"qk_norm": True, "head_dim": 64},
     "window": {"window": 5},
-    "window_block": {"window": 8},
+    "window_block": {"window": 16, "block_size": 32},
     "untied": {"tied": False},
     "partial": {"rotary": 8},
 }
+
+
+@pytest.fixture(params=["torch", "native"])
+def load(request):
+    """load(engine, dtype) -> runner, once over torch operators, once over the native kernels."""
+    native = request.param == "native"
+    if native and native_library() is None:
+        pytest.skip("no C++ compiler for the native kernels")
+
+    def load(engine, dtype="float32"):
+        config = ModelConfig(runner=RunnerConfig(device="cpu", dtype=dtype, num_threads=1))
+        runner = load_cpu(Version(engine.manifest, engine.dir), config, native=native)
+        assert isinstance(runner._program, NativeProgram if native else TorchProgram)
+        return runner
+
+    return load
 
 
 @pytest.fixture(params=SHAPES)
@@ -39,8 +60,8 @@ def tables_of(random: np.random.Generator, sequences: int, blocks: int, total: i
     return random.permutation(np.arange(1, total))[: sequences * blocks].reshape(sequences, blocks)
 
 
-def test_logits_are_the_references_on_mixed_steps(engine, steps):
-    runner = load_runner(engine.dir, engine.manifest, FLOAT32)
+def test_logits_are_the_references_on_mixed_steps(engine, steps, load):
+    runner = load(engine)
     pools = engine.reference_pools(runner.num_blocks[0])
     random = np.random.default_rng(0)
     tables = tables_of(random, 4, 9, min(runner.num_blocks[0], 200))
@@ -58,9 +79,8 @@ def test_logits_are_the_references_on_mixed_steps(engine, steps):
     runner.close()
 
 
-def test_block_copies_come_before_the_writes(tiny_engine, steps):
-    engine = tiny_engine()
-    runner = load_runner(engine.dir, engine.manifest, FLOAT32)
+def test_block_copies_come_before_the_writes(tiny_engine, steps, load):
+    runner = load(tiny_engine())
     prompt = np.arange(8)
     runner.forward(steps.make([(prompt, 0)], np.array([[1, 2]])))
     runner.forward(steps.make([(np.array([9]), 7)], np.array([[3]]), copies=(BlockCopy(0, 1, 3),)))
@@ -89,8 +109,8 @@ def greedy(runner, steps, prompts, tables, new_tokens, chunk=None):
     return tokens
 
 
-def test_alone_equals_batched_equals_chunked(engine, steps):
-    runner = load_runner(engine.dir, engine.manifest, FLOAT32)
+def test_alone_equals_batched_equals_chunked(engine, steps, load):
+    runner = load(engine)
     random = np.random.default_rng(1)
     prompts = [random.integers(0, engine.shape.vocab, n) for n in (1, 8, 23, 40)]
     tables = tables_of(random, 4, 8, 100)
@@ -101,9 +121,8 @@ def test_alone_equals_batched_equals_chunked(engine, steps):
         assert greedy(runner, steps, prompts, tables, 12, chunk) == together
 
 
-def test_stale_nans_in_freed_blocks_do_not_leak(tiny_engine, steps):
-    engine = tiny_engine()
-    runner = load_runner(engine.dir, engine.manifest, FLOAT32)
+def test_stale_nans_in_freed_blocks_do_not_leak(tiny_engine, steps, load):
+    runner = load(tiny_engine())
     step = steps.make([(np.arange(5), 0), (np.array([3]), 0)], np.array([[1, 2], [3, 4]]))
     runner.forward(step)
     clean = runner.logits.clone()
@@ -113,12 +132,12 @@ def test_stale_nans_in_freed_blocks_do_not_leak(tiny_engine, steps):
     torch.testing.assert_close(runner.logits, clean, atol=0, rtol=0)
 
 
-def test_bfloat16_stays_near_float32(tiny_engine, steps, shape):
+def test_bfloat16_stays_near_float32(tiny_engine, steps, shape, load):
     engine = tiny_engine(shape(dtype="bfloat16", qk_norm=True, bias=True))
     step = steps.make([(np.arange(20), 0), (np.arange(3), 0), (np.array([7]), 0)], np.arange(1, 13).reshape(3, 4))
     logits = []
     for dtype in ("float32", "bfloat16"):
-        runner = load_runner(engine.dir, engine.manifest, ModelConfig(runner=RunnerConfig(device="cpu", dtype=dtype)))
+        runner = load(engine, dtype)
         runner.forward(step)
         logits.append(runner.logits.clone())
     assert logits[1].dtype == torch.float32
@@ -128,9 +147,9 @@ def test_bfloat16_stays_near_float32(tiny_engine, steps, shape):
 def test_pools_follow_the_configuration(tiny_engine):
     engine = tiny_engine()
     config = ModelConfig(kv_cache=KvCacheConfig(max_tokens=100), runner=FLOAT32.runner)
-    assert load_runner(engine.dir, engine.manifest, config).num_blocks == (100 // 8 + 1,)
+    assert load_runner(engine.dir, engine.manifest, config).num_blocks == (100 // 16 + 1,)
     with pytest.raises(FailedPrecondition, match="KV cache") as error:
-        load_runner(engine.dir, engine.manifest, ModelConfig(kv_cache=KvCacheConfig(max_tokens=7)))
+        load_runner(engine.dir, engine.manifest, ModelConfig(kv_cache=KvCacheConfig(max_tokens=15)))
     assert error.value.reason == "KV_CACHE_TOO_SMALL"
 
 

@@ -1,0 +1,85 @@
+// Vectors of 16 numbers through the compiler's vector extension: one source for AVX-512, AVX2 and NEON.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace eh {
+
+typedef float v16 __attribute__((vector_size(64)));
+typedef int32_t i16x __attribute__((vector_size(64)));
+typedef uint32_t u16x __attribute__((vector_size(64)));
+typedef uint16_t h16 __attribute__((vector_size(32)));
+
+struct bf16 {
+  uint16_t bits;
+};
+
+inline v16 splat(float value) { return v16{} + value; }
+
+inline v16 load(const float* p) {
+  v16 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline v16 load(const bf16* p) {
+  h16 h;
+  std::memcpy(&h, p, sizeof h);
+  return (v16)(__builtin_convertvector(h, u16x) << 16);
+}
+
+inline void store(float* p, v16 v) { std::memcpy(p, &v, sizeof v); }
+
+inline float to_float(float x) { return x; }
+
+inline float to_float(bf16 x) {
+  uint32_t bits = uint32_t(x.bits) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Rounds to nearest even; a NaN stays one.
+inline bf16 to_bf16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (x != x) return {uint16_t((bits >> 16) | 0x40)};
+  return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
+
+inline void assign(float& to, float x) { to = x; }
+inline void assign(bf16& to, float x) { to = to_bf16(x); }
+
+inline float sum(v16 v) {
+  float total[8];
+  for (int i = 0; i < 8; i++) total[i] = v[i] + v[i + 8];
+  return ((total[0] + total[4]) + (total[2] + total[6])) + ((total[1] + total[5]) + (total[3] + total[7]));
+}
+
+inline float max(v16 v) {
+  float most = v[0];
+  for (int i = 1; i < 16; i++) most = v[i] > most ? v[i] : most;
+  return most;
+}
+
+// e^x within 2 ulp for x in [-87, 88]; smaller x give e^-87, NaN stays NaN. Polynomial of Cephes' expf.
+inline v16 exp(v16 x) {
+  x = x < splat(-87.0f) ? splat(-87.0f) : x > splat(88.0f) ? splat(88.0f) : x;
+  const v16 shifted = x * 1.44269504088896341f + splat(12582912.0f);  // 1.5 * 2^23: rounds to an integer
+  const v16 n = shifted - splat(12582912.0f);
+  const v16 r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  v16 y = splat(1.9875691500e-4f);
+  y = y * r + splat(1.3981999507e-3f);
+  y = y * r + splat(8.3334519073e-3f);
+  y = y * r + splat(4.1665795894e-2f);
+  y = y * r + splat(1.6666665459e-1f);
+  y = y * r + splat(5.0000001201e-1f);
+  y = y * (r * r) + r + splat(1.0f);
+  const i16x power = ((i16x)shifted - (i16x)splat(12582912.0f) + 127) << 23;
+  return y * (v16)power;
+}
+
+inline float exp(float x) { return exp(splat(x))[0]; }
+
+}  // namespace eh
