@@ -52,39 +52,44 @@ def write_files(
     new_digest: Callable[[], Any] = PieceDigest,
     digest_field: str = "digest",
 ) -> None:
-    """Writes the files of a stream of chunks (path, data, and a digest in each file's last piece).
+    """Writes the files of a stream of chunks (`path`, `data`, a digest in each file's last piece, and `size_bytes`
+    where the message has it).
 
     Raises:
-        DataLoss: a file's bytes do not match its digest, or its last piece is missing.
+        DataLoss: a file's bytes do not match its digest, or its end is missing.
     """
     done, path, digest, file = 0, "", new_digest(), None
     try:
         for chunk in chunks:
-            if chunk.path != path:
-                if file is not None:
-                    raise DataLoss(f"{path} was not sent to its end; try again.", reason="INCOMPLETE_FILE")
+            if file is None or chunk.path != path:
+                _expect_closed(file, path)
                 path, digest = chunk.path, new_digest()
                 target = safe_path(directory, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 file = target.open("wb")
-            assert file is not None
             file.write(chunk.data)
             digest.update(chunk.data)
             done += len(chunk.data)
             progress(done)
-            if expected := getattr(chunk, digest_field):
+            expected = getattr(chunk, digest_field)
+            if expected or (hasattr(chunk, "size_bytes") and file.tell() == chunk.size_bytes):
                 file.close()
                 file = None
                 _check_digest(path, expected, digest.hexdigest())
+        _expect_closed(file, path)
     finally:
         if file is not None:
             file.close()
+
+
+def _expect_closed(file: Any, path: str) -> None:
     if file is not None:
         raise DataLoss(f"{path} was not sent to its end; try again.", reason="INCOMPLETE_FILE")
 
 
 def _check_digest(path: str, expected: str, found: str) -> None:
-    if expected.rpartition(":")[2] != found:
+    """`expected` is "scheme:hex", or "" for the manifest, which holds the digests of all others."""
+    if expected and expected.rpartition(":")[2] != found:
         raise DataLoss(
             f"{path} did not arrive as it was sent; try again, and verify the engine if it happens again.",
             reason="DIGEST_MISMATCH",

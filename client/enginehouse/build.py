@@ -115,7 +115,7 @@ class BuildHandle:
         """Yields what happens from the event after `after_sequence`, ending with a BuildFinished. A lost connection
         is made again from the last event seen; after several attempts in vain it raises Unavailable."""
         attempts = 0
-        while True:
+        while self.name:  # a build that was only validated has no name and no events
             try:
                 for event in self._events(after_sequence):
                     attempts, after_sequence = 0, event.sequence
@@ -146,7 +146,7 @@ class BuildHandle:
         if self._operation.HasField("error"):
             raise from_status(self._operation.error)
         version = engine_pb2.EngineVersion()
-        if not self._operation.response.Unpack(version):
+        if not self._operation.response.Unpack(version) or not version.name:
             raise FailedPrecondition("The build was only validated: it has no version.", reason="VALIDATED_ONLY")
         return from_proto(EngineVersion, version)
 
