@@ -25,7 +25,8 @@ class ExecutorThread:
     """The executor's thread and its inbox. All methods are callable from any thread.
 
     `on_outputs` gets each step's outputs, `on_fatal` the error that ended the thread: a broken invariant, after which
-    no output comes, so the receiver ends what is open. Both are called from the executor thread and must return at once.
+    no output comes, so the receiver ends what is open. Both are called from the executor thread and must return at
+    once.
     """
 
     def __init__(

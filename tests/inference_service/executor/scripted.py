@@ -52,9 +52,14 @@ def prefix_digest(previous: int, token: int) -> int:
     return zlib.crc32(f"{previous},{token}".encode())
 
 
+class ScriptedFailure(Exception):
+    """What a runner might raise."""
+
+
 @dataclass
 class ScriptedRunner:
-    """`fail_on` / `bad_on`: a row whose newest token is one of these makes forward raise / its logits NaN."""
+    """`fail_on`: a step with one of these tokens makes forward raise, and so does `fail_next`, once. `bad_on`: a row
+    whose newest token is one of these has NaN logits."""
 
     blocks: tuple[int, ...]
     block_size: int
@@ -63,6 +68,7 @@ class ScriptedRunner:
     check_prefixes: bool = True
     fail_on: frozenset[int] = frozenset()
     bad_on: frozenset[int] = frozenset()
+    fail_next: bool = False
     known: set[tuple[int, ...]] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
     _sequences: list[tuple[int, ...]] = field(default_factory=list)
@@ -83,10 +89,11 @@ class ScriptedRunner:
     def forward(self, step: Step) -> None:
         self.steps.append(step)
         self._check_shapes(step)
-        if self.fail_on & set(step.token_ids.tolist()):
-            raise RuntimeError("scripted failure")
         self._copy(step)
         self._write(step)
+        if self.fail_next or self.fail_on & set(step.token_ids.tolist()):
+            self.fail_next = False
+            raise ScriptedFailure
         content = [[self._read(step, row, group) for row in range(step.num_seqs)] for group in range(len(self.blocks))]
         assert all(group == content[0] for group in content), "cache groups differ"
         for sequence in content[0]:
