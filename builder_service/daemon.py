@@ -55,6 +55,7 @@ class BuilderSettings:
     max_concurrent_builds: int = 1
     max_queued_builds: int = 100
     offline: bool = False
+    log_level: logs.Level = "info"
 
     def __post_init__(self) -> None:
         if self.max_concurrent_builds < 1 or self.max_queued_builds < 1:
@@ -70,6 +71,7 @@ class BuilderSettings:
 
 def main(settings: BuilderSettings) -> None:
     """Serves until SIGTERM or SIGINT: then no new builds, running ones are queued for the next start."""
+    logs.setup(settings.log_level)
     try:
         import uvloop
     except ImportError:
@@ -123,6 +125,7 @@ def _end_with(
     """Running builds are put back at the end's beginning: they could outlast any grace."""
 
     async def close() -> None:
+        await supervisor.close()  # for a start that failed after this: nothing was drained
         collector.cancel()
         await asyncio.gather(collector, return_exceptions=True)
         await operations.checks.close()

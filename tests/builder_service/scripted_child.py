@@ -1,0 +1,117 @@
+"""A build's child that does what the label `do` says, in the place of `builder_service.child`.
+
+Run as a program: reads a BuildJob on standard input, writes ChildEvents on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from builder_service.job import (
+    BuildJob,
+    ErrorEvent,
+    KeyEvent,
+    LogEvent,
+    ProgressEvent,
+    ResultEvent,
+    Stage,
+    StageEvent,
+)
+from engine_store import EngineStore
+from tests.engine_store.writing import fill, manifest
+
+
+def say(event: msgspec.Struct) -> None:
+    sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+    sys.stdout.flush()
+
+
+def publish(job: BuildJob, key: str) -> None:
+    """Every stage once, and a real version in the store."""
+    for stage in (Stage.FETCHING, Stage.CONVERTING, Stage.CAPTURING, Stage.COMPILING, Stage.VERIFYING):
+        say(StageEvent(stage))
+        say(ProgressEvent(1, 2, "tensors"))
+        say(ProgressEvent(2, 2, "tensors"))
+    say(KeyEvent(key))
+    say(LogEvent("info", "all is well"))
+    say(StageEvent(Stage.PUBLISHING))
+    store = EngineStore(job.store)
+    with store.stage() as staging:
+        fill(staging.path, key, 1 << 21)
+        record = msgspec.structs.replace(manifest(job.engine_id, key), labels=job.labels)
+        published = staging.publish(record, force=job.force)
+    if job.alias:
+        store.set_alias(job.engine_id, job.alias, published.manifest.version)
+    say(ResultEvent(job.engine_id, published.manifest.version, published.reused))
+
+
+def hang_in_staging(job: BuildJob) -> None:
+    """Holds a staging directory and a grandchild, and ignores SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with EngineStore(job.store).stage() as staging:
+        (staging.path / "half").write_bytes(b"x" * 4096)
+        sleeper = subprocess.Popen(["sleep", "300"])
+        say(StageEvent(Stage.CONVERTING))
+        say(LogEvent("info", f"grandchild {sleeper.pid}"))
+        time.sleep(300)
+
+
+def hog(job: BuildJob) -> None:
+    say(StageEvent(Stage.CONVERTING))
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(1 << 20)) * 8)
+        time.sleep(0.02)
+
+
+def crash(job: BuildJob) -> None:
+    say(StageEvent(Stage.CONVERTING))
+    print("the last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def refuse(job: BuildJob) -> None:
+    say(ErrorEvent(9, "UNSUPPORTED_ARCHITECTURE", "No such architecture here.", {"architecture": "Foo"}))
+    sys.exit(1)
+
+
+def chatter(job: BuildJob) -> None:
+    """Prints what is no event, goes backwards, and floods progress; then succeeds."""
+    print("library noise")
+    say(StageEvent(Stage.CAPTURING))
+    say(StageEvent(Stage.FETCHING))
+    say(StageEvent(Stage.SUCCEEDED))
+    for done in range(20_000):
+        say(ProgressEvent(done, 20_000, "bytes"))
+    say(ResultEvent(job.engine_id, 1, reused=True))
+
+
+def main() -> None:
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=BuildJob)
+    what = job.labels.get("do", "publish")
+    if what == "publish":
+        publish(job, job.labels.get("key", "k1"))
+    elif what == "exit":
+        sys.exit(3)
+    elif what == "once":  # hangs the first time, succeeds when it is begun again
+        marker = Path(job.cache) / "begun"
+        if not marker.exists():
+            marker.touch()
+            say(StageEvent(Stage.CONVERTING))
+            time.sleep(300)
+        publish(job, "k1")
+    else:
+        {"hang": hang_in_staging, "hog": hog, "crash": crash, "refuse": refuse, "chatter": chatter}[what](job)
+
+
+if __name__ == "__main__":
+    main()

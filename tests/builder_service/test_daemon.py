@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from builder_service.daemon import only_builder
+from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
+from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
+from enginehouse.errors import FailedPrecondition, InvalidArgument
+from tests.builder_service.serving import SCRIPTED, refused, running, settings
+
+DAEMON = """
+import sys
+from pathlib import Path
+from builder_service.daemon import BuilderSettings, main
+from builder_service.process import ChildSettings
+from service_kit.server import ServerSettings
+root = Path(sys.argv[1])
+main(BuilderSettings(store=root / "store", state=root / "state", roots=(root / "models",),
+    server=ServerSettings(port=int(sys.argv[2]), grace_seconds=5), child=ChildSettings(command=tuple(sys.argv[3:]))))
+"""
+
+
+async def test_health_says_serving_once_the_queue_is_open(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as remote:
+        assert await remote.serving()
+
+
+async def test_a_restarted_daemon_takes_up_where_the_last_one_stopped(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as remote:
+        operation = await remote.builder.BuildEngine(remote.request("once"))
+        while not (tmp_path / "state" / "cache" / "begun").exists():
+            await asyncio.sleep(0.02)
+    async with running(settings(tmp_path)) as remote:
+        done = await remote.done(operation)
+        metadata = pb.BuildMetadata()
+        assert done.metadata.Unpack(metadata)
+        assert (metadata.stage, metadata.attempt) == (pb.BUILD_STAGE_SUCCEEDED, 2)
+
+
+async def test_an_open_watch_ends_with_advice_when_the_daemon_ends(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as remote:
+        operation = await remote.builder.BuildEngine(remote.request("hang"))
+        watch = remote.builder.WatchBuild(pb.WatchBuildRequest(operation=operation.name))
+        began = asyncio.Event()
+
+        async def read_on() -> None:
+            with refused("DRAINING", grpc.StatusCode.UNAVAILABLE) as caught:
+                async for _ in watch:
+                    began.set()
+            assert caught[0].retry_after
+
+        reader = asyncio.create_task(read_on())
+        await began.wait()
+        await remote.daemon.drain()
+        await reader
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def test_kill_9_of_the_daemon_loses_no_build_and_leaves_no_orphan(tmp_path: Path) -> None:
+    """A real daemon process dies in the middle of a build; the next one ends the orphan and builds again."""
+    chosen = settings(tmp_path)
+    port = _free_port()
+    command = [sys.executable, "-c", DAEMON, str(tmp_path), str(port), *SCRIPTED]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as daemon:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = builder_pb2_grpc.BuilderServiceStub(channel)
+            request = pb.BuildEngineRequest(
+                engine_id="tiny", source=pb.CheckpointSource(path="tiny"), labels={"do": "once"}
+            )
+            operation = await stub.BuildEngine(request, wait_for_ready=True, timeout=20)
+            while not (tmp_path / "state" / "cache" / "begun").exists():
+                await asyncio.sleep(0.02)
+        daemon.kill()
+    async with running(chosen) as remote:
+        done = await remote.done(operation)
+        assert done.done
+        assert not done.HasField("error"), done
+    assert _scripted_children(tmp_path) == []
+
+
+async def test_sigterm_ends_the_daemon_in_order(tmp_path: Path) -> None:
+    settings(tmp_path)
+    port = _free_port()
+    command = [sys.executable, "-c", DAEMON, str(tmp_path), str(port), *SCRIPTED]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await asyncio.wait_for(channel.channel_ready(), 20)
+        daemon.send_signal(signal.SIGTERM)
+        _, log = daemon.communicate(timeout=20)
+    assert daemon.returncode == 0
+    assert "listening" in log
+    assert str(port) in log
+
+
+def _scripted_children(root: Path) -> list[str]:
+    """Command lines of scripted children that still have the store open in their environment or arguments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line, folder = path.read_bytes().decode(), os.readlink(path.with_name("cwd"))
+        except OSError:
+            continue
+        if "scripted_child" in line and folder == str(root):
+            found.append(line)
+    return found
+
+
+def test_two_builders_never_share_a_queue(tmp_path: Path) -> None:
+    with only_builder(tmp_path), pytest.raises(FailedPrecondition, match="Another builder"), only_builder(tmp_path):
+        pass
+    with only_builder(tmp_path):
+        pass
+
+
+def test_a_missing_root_is_told_at_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="no directory"):
+        settings(tmp_path, roots=(tmp_path / "none",))
+
+
+async def test_a_store_that_cannot_be_made_is_told_at_start(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(FailedPrecondition, match="cannot be used"):
+        async with running(settings(tmp_path)):
+            pass
