@@ -314,8 +314,6 @@ async def test_a_download_brings_every_file_whole(remote: Remote) -> None:
     assert digests.pop("engine.json") == ""
     assert digests == {file.path: file.digest for file in version.files}
     assert digests == {path: digest_bytes(files[path]) for path in digests}
-        path: digest_bytes(files[path]) for path in digests if digests[path]
-    }
     assert files["engine.json"] == (remote.store.version_path("tiny", 1) / "engine.json").read_bytes()
     assert list((remote.store.root / "leases").iterdir()) == []
     with refused("TARGET_NOT_FOUND", grpc.StatusCode.NOT_FOUND):
