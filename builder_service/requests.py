@@ -68,10 +68,10 @@ _DTYPES: dict[int, Dtype] = {
     common_pb2.DATA_TYPE_FLOAT16: "float16",
 }
 _RANGES = {
-    "max_seq_len": (1, 1 << 24),
+    "max_seq_len": (2, 1 << 24),
     "max_batch_size": (1, 1 << 16),
     "max_num_tokens": (1, 1 << 20),
-    "tokens_per_block": (1, 1024),
+    "tokens_per_block": (16, 128),
 }
 
 
