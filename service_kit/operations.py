@@ -151,6 +151,10 @@ class InMemoryOperations:
         entry.task = asyncio.create_task(self._run(entry, work), name=operation.name)
         return _copy(operation)
 
+    def knows(self, request_id: str) -> bool:
+        """Whether `start` would answer with an operation that it has started before."""
+        return request_id in self._by_request
+
     async def get(self, name: str) -> operations_pb2.Operation:
         return _copy(self._entry(name).operation)
 

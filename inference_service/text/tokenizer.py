@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from enginehouse.errors import FailedPrecondition, InvalidArgument
+from inference_service.text.detokenizer import make_detokenizer
 from inference_service.text.vocabulary import Vocabulary
 
 _CONFIG_FILES = ("tokenizer_config.json", "config.json")
@@ -19,6 +20,13 @@ _RESERVED_OPTIONS = frozenset(
         *("return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
     }
 )
+
+
+class Encoded(NamedTuple):
+    """Ids, and for each the characters [start, end) of the text that it stands for."""
+
+    token_ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 class Tokenizer:
@@ -63,9 +71,19 @@ class Tokenizer:
         ids: list[int] = self._hf.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+    def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> Encoded:
+        """As `encode`, with where each token stands in `text`."""
+        encoding = self._hf.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return Encoded(encoding.ids, encoding.offsets)
+
+    def decode(
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool = True, spaces_between_special_tokens: bool = True
+    ) -> str:
         """The one-shot decode. Ids without a spelling give no text."""
-        return self.vocabulary.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        if skip_special_tokens or spaces_between_special_tokens:
+            return self.vocabulary.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        detokenizer = make_detokenizer(self.vocabulary, skip_special_tokens=False, spaces_between_special_tokens=False)
+        return "".join([*map(detokenizer.push, token_ids), detokenizer.flush()])
 
     def special_token_id(self, text: str) -> int | None:
         """The id of the special token that is spelled `text`, if there is one."""

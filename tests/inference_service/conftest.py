@@ -86,19 +86,30 @@ def words_vocabulary() -> Vocabulary:
     return VOCABULARIES["word_piece"]
 
 
-@pytest.fixture(params=["byte_level", "sentencepiece"])
-def tokenizer_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def write_tokenizer(backend: Backend, directory: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=BACKENDS[request.param], bos_token="<s>", eos_token="</s>", clean_up_tokenization_spaces=True
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", clean_up_tokenization_spaces=True
     )
     fast.chat_template = (
         "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}assistant:{% endif %}{{ flavour | default('') }}"
     )
-    fast.save_pretrained(tmp_path)
+    fast.save_pretrained(directory)
+
+
+@pytest.fixture(params=["byte_level", "sentencepiece"])
+def tokenizer_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    write_tokenizer(BACKENDS[request.param], tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def bytes_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(BACKENDS["byte_level"], directory)
+    return directory
 
 
 @pytest.fixture

@@ -1,0 +1,160 @@
+"""The inference daemon in one process: gRPC, tokenizers and an executor thread for each model.
+
+    from inference_service.daemon import InferenceSettings, main
+    main(InferenceSettings(server=ServerSettings(port=50052), store=Path("store"), models=("smollm2",)))
+
+`main` returns after SIGTERM or SIGINT and an orderly end, and raises EnginehouseError when it could not start or a
+model of `models` could not be loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.longrunning import operations_pb2_grpc
+
+from engine_store import EngineStore
+from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc, model_pb2_grpc, telemetry_pb2_grpc
+from enginehouse.errors import EnginehouseError, InvalidArgument
+from inference_service.config import ModelConfig
+from inference_service.frontend.admission import Admitter
+from inference_service.frontend.inference import InferenceServicer
+from inference_service.frontend.model_service import ModelServicer
+from inference_service.frontend.served_model import LoadSpec, State
+from inference_service.frontend.session import SessionLimits
+from inference_service.frontend.telemetry import TelemetryServicer
+from inference_service.models import ModelManager, RunnerLoader, check_name
+from inference_service.runners import load_runner
+from service_kit import logs
+from service_kit.operations import InMemoryOperations, OperationsServicer
+from service_kit.server import Daemon, ServerSettings, run
+
+log = logs.logger("inference")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceSettings:
+    """What `enginehouse inference` is started with.
+
+    `models` are loaded at the start, each as `parse_model` reads it; `config` is how, and the default of LoadModel.
+    """
+
+    server: ServerSettings
+    store: Path
+    models: tuple[str, ...] = ()
+    config: ModelConfig = field(default_factory=ModelConfig)
+
+
+def parse_model(text: str, config: ModelConfig) -> LoadSpec:
+    """ "[name=]engine[@version|:alias]": "chat=smollm2@3", "smollm2:stable", "smollm2" (its latest version).
+
+    Raises:
+        InvalidArgument: it has another form.
+    """
+    name, given, source = text.rpartition("=")
+    engine, at, version = source.partition("@")
+    engine, colon, alias = engine.partition(":") if not at else (engine, "", "")
+    if not engine or (given and not name) or (at and not version.isdigit()) or (colon and not alias):
+        raise InvalidArgument(
+            f"{text!r} is no model to load; write [name=]engine[@version|:alias], for example chat=smollm2@3.",
+            reason="INVALID_MODEL_ARGUMENT",
+            metadata={"value": text},
+        )
+    return LoadSpec(name=check_name(name or engine), engine=engine, ref=version or alias or "latest", config=config)
+
+
+class Frontend:
+    """All services of one daemon and what stands behind them.
+
+    Args:
+        load: makes runners; the seam for tests.
+    """
+
+    def __init__(
+        self, settings: InferenceSettings, *, load: RunnerLoader = load_runner, limits: SessionLimits | None = None
+    ) -> None:
+        self._changed = asyncio.Event()
+        self.models = ModelManager(EngineStore(settings.store), load, self._changed.set)
+        self.error: EnginehouseError | None = None
+        """Why a model of the settings could not be loaded."""
+        self._settings = settings
+        self._operations = InMemoryOperations()
+        self._admitter = Admitter(self.models)
+        self._inference = InferenceServicer(
+            self.models, self._admitter, limits or SessionLimits(), settings.server.max_message_bytes
+        )
+        self._loaded = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def register(self, daemon: Daemon) -> None:
+        """Adds everything to the daemon, and begins to load the chosen models.
+
+        Raises:
+            EnginehouseError: a chosen model does not exist or does not fit this machine.
+        """
+        specs = [parse_model(text, self._settings.config) for text in self._settings.models]
+        for spec in specs:
+            await self.models.resolve(spec)
+        models = ModelServicer(self.models, self._operations, self._settings.config)
+        telemetry = TelemetryServicer(self.models, daemon.draining)
+        daemon.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, self._inference)
+        daemon.add(model_pb2_grpc.add_ModelServiceServicer_to_server, models)
+        daemon.add(telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server, telemetry)
+        daemon.add(operations_pb2_grpc.add_OperationsServicer_to_server, OperationsServicer(self._operations))
+        daemon.on_drain(self._drain)
+        daemon.on_stop(self._close)
+        self._tasks.append(asyncio.create_task(self._load_chosen(specs), name="load chosen models"))
+        self._tasks.append(asyncio.create_task(self._follow_health(daemon), name="follow health"))
+
+    async def _load_chosen(self, specs: list[LoadSpec]) -> None:
+        try:
+            for spec in specs:
+                await self.models.load(spec)
+        except EnginehouseError as error:
+            self.error = error
+            log.error("a chosen model could not be loaded", reason=error.reason, message=error.message)
+            signal.raise_signal(signal.SIGTERM)
+            return
+        self._loaded = True
+        self._changed.set()
+
+    async def _follow_health(self, daemon: Daemon) -> None:
+        """SERVING once the chosen models are ready, for as long as no executor has died."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            dead = any(model.state is State.FAILED and model.engine is not None for model in self.models.list())
+            if self._loaded and not dead:
+                await daemon.health.set_serving()
+            else:
+                await daemon.health.set_not_serving()
+
+    async def _drain(self) -> None:
+        self._inference.drain(self._settings.server.grace_seconds)
+        self.models.end_watches()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._operations.close()
+        await self.models.close()
+        self._admitter.close()
+
+
+async def serve(settings: InferenceSettings) -> None:
+    """Serves until SIGTERM or SIGINT, then drains. See the module's docstring for what it raises."""
+    frontend = Frontend(settings)
+    await run(settings.server, frontend.register)
+    if frontend.error is not None:
+        raise frontend.error
+
+
+def main(settings: InferenceSettings) -> None:
+    """`serve` in an event loop of its own. Blocks."""
+    import uvloop
+
+    uvloop.run(serve(settings))

@@ -1,0 +1,1 @@
+"""The gRPC side of the inference daemon."""
