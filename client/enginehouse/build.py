@@ -27,7 +27,7 @@ from enginehouse.engine_types import (
     StageProgress,
     StageStarted,
 )
-from enginehouse.errors import FailedPrecondition, Unavailable, from_status
+from enginehouse.errors import EnginehouseError, FailedPrecondition, Unavailable, from_status
 from enginehouse.names import checkpoint_source
 
 REATTACH_ATTEMPTS = 8
@@ -110,6 +110,11 @@ class BuildHandle:
         metadata = builder_pb2.BuildMetadata()
         self._refresh().metadata.Unpack(metadata)
         return from_proto(BuildStatus, metadata)
+
+    def error(self) -> EnginehouseError | None:
+        """Why the build failed; None while it runs and when it succeeded."""
+        operation = self._refresh()
+        return from_status(operation.error) if operation.HasField("error") else None
 
     def watch(self, after_sequence: int = 0) -> Iterator[BuildEvent]:
         """Yields what happens from the event after `after_sequence`, ending with a BuildFinished. A lost connection

@@ -42,7 +42,7 @@ class ScriptedInference(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(self, requests: Any, context: Any) -> Any:
         self.streams += 1
         self.metadata.append(dict(context.invocation_metadata()))
-        outbox: asyncio.Queue[list[Event] | None | Exception] = asyncio.Queue()
+        outbox: asyncio.Queue[list[Event] | Exception | None] = asyncio.Queue()
         flags: dict[str, asyncio.Event] = {}
         tasks: set[asyncio.Task[None]] = set()
 

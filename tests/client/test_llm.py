@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -169,15 +170,9 @@ def test_several_threads_and_loops_share_one_client(llm: LLM, server: ScriptedSe
 def test_several_threads_wait_for_one_request(llm: LLM) -> None:
     for _ in range(20):
         output = llm.generate_async("echo", SamplingParams(max_tokens=20), streaming=True)
-        lengths: list[int] = []
-        threads = [
-            threading.Thread(target=lambda: lengths.append(output.result(10).outputs[0].length)) for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert lengths == [20] * 4
+        with ThreadPoolExecutor(4) as pool:
+            waits = [pool.submit(output.result, 10) for _ in range(4)]
+        assert [wait.result().outputs[0].length for wait in waits] == [20] * 4
 
 
 def test_the_timeout_is_a_total_budget(llm: LLM) -> None:

@@ -1,0 +1,98 @@
+"""`enginehouse builds`: what the builder is doing and has done."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from enginehouse.build import BuildHandle
+from enginehouse.builder_client import BuilderClient
+from enginehouse.cli import options, show
+from enginehouse.cli.progress import watch_build
+
+app = typer.Typer(help="List, show, watch and cancel builds.", no_args_is_help=True, rich_markup_mode=None)
+Name = Annotated[str, typer.Argument(help="The build's name, as `builds list` shows it.")]
+
+
+def _find(client: BuilderClient, name: str) -> BuildHandle:
+    return client.build_handle(name if "/" in name else f"operations/{name}")
+
+
+@app.command("list")
+def list_builds(context: typer.Context, builder: options.Builder = options.BUILDER, json: options.Json = False) -> None:
+    """List builds, the newest first."""
+    with context.obj.builder(builder) as client:
+        found = [(handle.name, handle.status()) for handle in client.builds()]
+    if json:
+        return show.print_json([{"name": name, **vars(status)} for name, status in found])
+    rows = [
+        (
+            show.short_name(name),
+            show.short_name(status.engine),
+            status.stage + (" (reused)" if status.reused else ""),
+            f"{status.fraction:.0%}",
+            show.when(status.create_time),
+        )
+        for name, status in found
+    ]
+    show.print_table(("BUILD", "ENGINE", "STAGE", "DONE", "CREATED"), rows, empty="There are no builds.")
+
+
+@app.command("show")
+def show_build(
+    context: typer.Context, name: Name, builder: options.Builder = options.BUILDER, json: options.Json = False
+) -> None:
+    """Show where one build is, and its error if it failed."""
+    with context.obj.builder(builder) as client:
+        handle = _find(client, name)
+        status = handle.status()
+        error = handle.error()
+    if json:
+        return show.print_json({"name": handle.name, **vars(status), "error": error})
+    show.print_fields(
+        [
+            ("build", show.short_name(handle.name)),
+            ("engine", show.short_name(status.engine)),
+            ("stage", status.stage),
+            ("done", f"{status.fraction:.0%}"),
+            ("attempt", status.attempt),
+            ("created", show.when(status.create_time)),
+            ("ended", show.when(status.end_time)),
+            ("peak memory", show.size(status.memory_peak_bytes) if status.memory_peak_bytes else ""),
+            ("builds before it", status.queue_position),
+            ("message", status.message),
+            ("error", error.message if error else ""),
+        ]
+    )
+
+
+@app.command("watch")
+def watch(
+    context: typer.Context,
+    name: Name,
+    builder: options.Builder = options.BUILDER,
+    after: Annotated[int, typer.Option(help="Only events after this sequence.")] = 0,
+    json: options.Json = False,
+) -> None:
+    """Watch a build to its end. With --json each event is a line."""
+    with context.obj.builder(builder) as client:
+        handle = _find(client, name)
+        if json:
+            for event in handle.watch(after):
+                show.print_json({**vars(event), "kind": type(event.detail).__name__}, indent=None)
+            return
+        watch_build(handle)
+        version = handle.result()
+    typer.echo(f"Built {show.short_name(version.name)}")
+
+
+@app.command("cancel")
+def cancel(
+    context: typer.Context, name: Name, builder: options.Builder = options.BUILDER, json: options.Json = False
+) -> None:
+    """Cancel a build; it leaves nothing behind."""
+    with context.obj.builder(builder) as client:
+        handle = _find(client, name)
+        handle.cancel()
+    show.print_json({"name": handle.name}) if json else typer.echo(f"Build {name} is being cancelled.")

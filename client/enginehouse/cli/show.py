@@ -1,0 +1,78 @@
+"""Tables and JSON on standard output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import typer
+
+from enginehouse.errors import EnginehouseError
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Dataclasses as objects, datetimes in ISO form. `indent` None: one line."""
+    typer.echo(json.dumps(value, default=_plain, indent=indent))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, EnginehouseError):
+        return {"message": value.message, "reason": value.reason, "metadata": value.metadata}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return str(value)
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+    """A plain table; `empty` is said when there are no rows."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    if table.row_count:
+        console = Console(highlight=False, markup=False)
+        console.print(table, soft_wrap=not console.is_terminal)
+    else:
+        typer.echo(empty)
+
+
+def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one a line; what is empty is left out."""
+    shown = [(name, value) for name, value in pairs if value not in (None, "", (), {}, 0)]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        typer.echo(f"{name:<{width}}  {value}")
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1.5 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if count < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError(count)
+
+
+def when(time: datetime | None) -> str:
+    """A time on this machine's clock."""
+    return "" if time is None else time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def seconds(duration: float | None) -> str:
+    return "" if duration is None else f"{duration:.1f} s"
+
+
+def short_name(name: str) -> str:
+    """engines/a/versions/1 as a@1; operations/x as x."""
+    parts = name.split("/")
+    return f"{parts[1]}@{parts[3]}" if len(parts) == 4 else parts[-1]
