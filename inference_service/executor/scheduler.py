@@ -146,7 +146,8 @@ class Scheduler:
         """The best match with which it fits. Looked up now, never when it was queued: the cache changes meanwhile.
         Pinning the source of a copy can be one block too many; then the copy is given up."""
         match = self._kv.match(request)
-        for candidate in (match, match.without_partial()):
+        candidates = (match, match.without_partial()) if match.num_partial else (match,)
+        for candidate in candidates:
             if self._policy.fits(self._kv, self.running, request, candidate):
                 return candidate
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from enum import Enum
 from queue import Empty, SimpleQueue
@@ -38,6 +39,7 @@ class ExecutorThread:
         self._executor = executor
         self._on_outputs = on_outputs
         self._on_fatal = on_fatal
+        self._step_started: float | None = None
         self._inbox: SimpleQueue[Command | _Stop] = SimpleQueue()
         self._thread = Thread(target=self._run, name="executor", daemon=True)
 
@@ -50,6 +52,12 @@ class ExecutorThread:
 
     def stats(self) -> ExecutorStats:
         return self._executor.stats()
+
+    @property
+    def step_age(self) -> float | None:
+        """Seconds that the running step has taken so far; None between steps. Health watches it for a stuck device."""
+        started = self._step_started
+        return None if started is None else time.monotonic() - started
 
     @property
     def is_alive(self) -> bool:
@@ -73,7 +81,9 @@ class ExecutorThread:
             self._on_fatal(error)
 
     def _step(self) -> None:
+        self._step_started = time.monotonic()
         outputs = self._executor.step()
+        self._step_started = None
         if outputs:
             self._on_outputs(outputs)
 

@@ -76,6 +76,25 @@ def test_partial_reuse_takes_the_sibling_that_shares_most() -> None:
     assert cached(rig, run_one(rig, [1, 2, 3, 1, 0], max_tokens=1)) == 3
 
 
+def test_a_copy_is_given_up_where_pinning_its_source_would_not_fit() -> None:
+    rig = Rig(blocks=3, block_size=BLOCK)
+    run_one(rig, [1, 2, 3, 0, 1], max_tokens=1)
+    assert cached(rig, run_one(rig, [1, 2, 3, 3, 1], max_tokens=4)) == 0
+
+
+def test_the_source_of_a_copy_is_not_given_away_in_the_same_step() -> None:
+    rig = Rig(blocks=5, block_size=BLOCK)
+    run_one(rig, [1, 2, 3, 0, 1], max_tokens=1)
+    holder = rig.add([2, 2, 2, 2, 0], max_tokens=3)
+    rig.step()
+    first, second = rig.add([1, 2, 2], max_tokens=1), rig.add([2, 2, 1], max_tokens=1)
+    rig.step()
+    assert len(rig.runner.steps[-1].copies) == 1, "one block is left, but it is being copied from"
+    rig.run()
+    for request_id in (holder, first, second):
+        rig.check_as_alone(request_id)
+
+
 def test_concurrent_requests_share_blocks_in_use() -> None:
     rig = Rig(block_size=BLOCK)
     first = rig.add([1] * 9, max_tokens=8)
@@ -104,8 +123,11 @@ def test_no_reuse_means_none() -> None:
 
 
 def test_blocks_of_a_nan_request_are_never_reused() -> None:
-    rig = Rig(block_size=BLOCK, bad_on=frozenset({9}))
+    rig = Rig(block_size=BLOCK, bad_on=frozenset({9}), scheduler=SchedulerConfig(max_num_tokens=4))
     sick = rig.add([1] * 8 + [9], max_tokens=2)
+    rig.step()
+    rig.step()
+    assert rig.executor.stats().cached_blocks == 2, "its first chunks are cached before the NaN shows"
     rig.run()
     assert rig.last(sick).error is not None
     assert cached(rig, run_one(rig, [1] * 8 + [2])) == 0

@@ -90,6 +90,16 @@ def test_max_utilization_takes_from_the_lowest_priority_then_the_latest() -> Non
         rig.check_as_alone(request_id)
 
 
+def test_max_utilization_leaves_each_running_request_its_next_block() -> None:
+    rig = Rig(blocks=4, block_size=4, max_seq_len=16, scheduler=SchedulerConfig(policy="MAX_UTILIZATION"))
+    rig.add([1] * 4, max_tokens=5)
+    rig.add([2] * 8, max_tokens=3)
+    rig.step()
+    assert rig.executor.stats().num_running == 1
+    rig.run()
+    assert rig.executor.stats().preemptions_total == 0
+
+
 def test_b37_preempted_seeded_requests_keep_stream_logprobs_and_finish_reason() -> None:
     rig = Rig(blocks=6, max_seq_len=20, vocab=11, scheduler=SchedulerConfig(policy="MAX_UTILIZATION"))
     ids = [

@@ -20,8 +20,10 @@ from .scripted import ScriptedRunner, run_alone
 
 
 class SlowRunner(ScriptedRunner):
+    delay = 0.001
+
     def forward(self, step: Step) -> None:
-        time.sleep(0.001)
+        time.sleep(self.delay)
         super().forward(step)
 
 
@@ -98,6 +100,17 @@ def test_cancel_takes_effect_while_running(running: Fixture) -> None:
     running.outputs.get(timeout=5)
     running.thread.submit(CancelRequest(1))
     assert running.finish(1)[1][-1].finish_reason == "cancelled"
+
+
+def test_a_stuck_step_shows_its_age(running: Fixture) -> None:
+    assert running.thread.step_age is None
+    running.runner.delay = 0.3
+    running.add(1, max_tokens=1)
+    deadline = time.monotonic() + 5
+    while (running.thread.step_age or 0) < 0.1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (running.thread.step_age or 0) >= 0.1
+    running.finish(1)
 
 
 def test_stop_cancels_what_is_left_and_joins(running: Fixture) -> None:
