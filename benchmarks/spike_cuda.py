@@ -4,7 +4,7 @@
 
 Captures the Llama-3.1-8B shape (or reads `--graph FILE`), fills it with dummy weights, and for each batch size times
 the replay of one captured step at a context of 200 tokens. `--device cpu --shape tiny` tries the same code anywhere.
-Needs torch, numpy, msgspec, grpcio, grpcio-status, googleapis-common-protos, protobuf.
+Needs torch, numpy, msgspec and the client's dependencies (grpcio, grpcio-status, googleapis-common-protos, protobuf, tqdm).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from builder_service.capture import capture
-from builder_service.models import read_spec
 from engine_ops.contract import Chunk, make_pools, resolve, step_inputs, torch_dtype
 from engine_ops.graph import Graph, decode
 from engine_ops.opset import Norm, PagedAttention, QkvRopeKv, Rope
@@ -119,6 +117,14 @@ def decode_attention(
 OPERATORS = {**REFERENCES, "qkv_rope_kv": qkv_rope_kv, "paged_attention": decode_attention}
 
 
+def captured_graph(shape: str, device: str) -> Graph:
+    from builder_service.capture import capture  # not needed with --graph
+    from builder_service.models import read_spec
+
+    spec = read_spec({"architectures": ["LlamaForCausalLM"], **SHAPES[shape]})
+    return capture(spec, "float32" if device == "cpu" else "bfloat16", BLOCK_SIZE)
+
+
 def dummy_weights(graph: Graph, device: str) -> dict[str, Tensor]:
     torch.manual_seed(0)
     weights = {}
@@ -202,11 +208,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=200)
     args = parser.parse_args()
     begin = time.perf_counter()
-    if args.graph:
-        graph = decode(args.graph.read_bytes())
-    else:
-        spec = read_spec({"architectures": ["LlamaForCausalLM"], **SHAPES[args.shape]})
-        graph = capture(spec, "float32" if args.device == "cpu" else "bfloat16", BLOCK_SIZE)
+    graph = decode(args.graph.read_bytes()) if args.graph else captured_graph(args.shape, args.device)
     report: dict[str, Any] = {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "cpu",
