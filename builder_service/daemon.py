@@ -91,7 +91,7 @@ async def register(daemon: Daemon, settings: BuilderSettings) -> None:
     store = EngineStore(_directory(settings.store, "store"))
     jobs = JobStore(_directory(settings.state, "state") / "builds.sqlite", max_queued=settings.max_queued_builds)
     supervisor = Supervisor(jobs, store, settings.child, settings.max_concurrent_builds)
-    operations = BuilderOperations(supervisor, store)
+    operations = BuilderOperations(supervisor, store, daemon.draining)
     site = Site(
         store=settings.store.absolute(),
         cache=_directory(settings.state / "cache", "cache"),

@@ -20,6 +20,7 @@ from enginehouse.errors import AlreadyExists, FailedPrecondition, NotFound, Reso
 MAX_LOSSES = 3
 """A build whose daemon died this often while it ran is given up: it may be the cause."""
 
+_VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -124,10 +125,7 @@ class JobStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._max_queued, self._max_done, self._max_events = max_queued, max_done, max_events
         self._clock = clock
-        self._db = sqlite3.connect(path, isolation_level=None)
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
-            self._db.execute(f"PRAGMA {pragma}")
-        self._db.executescript(_SCHEMA)
+        self._db = _open(path)
 
     def close(self) -> None:
         self._db.close()
@@ -289,6 +287,27 @@ class JobStore:
                 metadata={"subject": "build queue", "limit": self._max_queued},
                 retry_after=30.0,
             )
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The database with its tables; FailedPrecondition for a file that is damaged or of a later version."""
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
+            db.execute(f"PRAGMA {pragma}")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"format {version}, this builder reads {_VERSION}")
+        db.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise FailedPrecondition(
+            f"The build queue {path} cannot be used ({error}); move it away to begin with an empty one. "
+            "Engines are not affected.",
+            reason="QUEUE_UNUSABLE",
+            metadata={"path": path},
+        ) from error
+    return db
 
 
 def _job(row: tuple[Any, ...]) -> Job:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
+from typing import Any
 
 from google.longrunning import operations_pb2
 
@@ -19,10 +21,14 @@ from service_kit.pagination import MAX_SIZE, Page, Paged, paginate
 
 
 class BuilderOperations:
-    """The `OperationStore` of this daemon. Names that the queue does not know are looked for among the checks."""
+    """The `OperationStore` of this daemon. Names that the queue does not know are looked for among the checks.
 
-    def __init__(self, supervisor: Supervisor, store: EngineStore) -> None:
-        self._supervisor, self._store = supervisor, store
+    Args:
+        draining: set when the daemon ends; waits return early then.
+    """
+
+    def __init__(self, supervisor: Supervisor, store: EngineStore, draining: asyncio.Event) -> None:
+        self._supervisor, self._store, self._draining = supervisor, store, draining
         self.checks = InMemoryOperations()
 
     async def encode(self, job: Job) -> operations_pb2.Operation:
@@ -63,14 +69,28 @@ class BuilderOperations:
             self._supervisor.jobs.delete(name)
 
     async def wait(self, name: str, seconds: float) -> operations_pb2.Operation:
-        if self._job(name) is None:
-            return await self.checks.wait(name, seconds)
+        until = self._supervisor.until_done if self._job(name) else self._check_done
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._supervisor.until_done(name)
+                await first(until(name), self._draining.wait())
         return await self.get(name)
+
+    async def _check_done(self, name: str) -> None:
+        while not (await self.checks.wait(name, 60.0)).done:
+            pass
 
     def _job(self, name: str) -> Job | None:
         with contextlib.suppress(NotFound):
             return self._supervisor.jobs.get(name)
         return None
+
+
+async def first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Returns once any of them has ended; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

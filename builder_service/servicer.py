@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from builder_service import convert_proto, names
 from builder_service.convert_proto import EngineView
 from builder_service.estimate import Estimate, estimate
 from builder_service.events import Finished
-from builder_service.operations import BuilderOperations
+from builder_service.operations import BuilderOperations, first
 from builder_service.requests import Site, only_validates, read_build
 from builder_service.supervisor import Supervisor
 from engine_store import EngineStore, Manifest
@@ -24,7 +25,7 @@ from engine_store.layout import MANIFEST
 from engine_store.manifest import File
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc, engine_pb2
-from enginehouse.errors import InvalidArgument, NotFound, Unavailable
+from enginehouse.errors import Cancelled, InvalidArgument, NotFound, Unavailable
 from service_kit.operations import Handle
 from service_kit.pagination import paginate, parse
 
@@ -76,7 +77,7 @@ class BuilderServicer(builder_pb2_grpc.BuilderServiceServicer):
             if not stored and job.state.done:
                 return
             if not stored:
-                await _first(changed, self._draining)
+                await first(changed.wait(), self._draining.wait())
         raise Unavailable(
             "This builder is shutting down; watch again once it is back.", reason="DRAINING", retry_after=1.0
         )
@@ -176,13 +177,18 @@ class BuilderServicer(builder_pb2_grpc.BuilderServiceServicer):
     async def _inspect(
         self, manifest: Manifest, metadata: pb.VerifyEngineVersionMetadata, handle: Handle
     ) -> pb.VerifyEngineVersionResponse:
-        loop = asyncio.get_running_loop()
+        loop, stopped = asyncio.get_running_loop(), threading.Event()
 
         def progress(done: int, total: int) -> None:
+            if stopped.is_set():
+                raise Cancelled("The check was cancelled.")
             metadata.bytes_done = done
             loop.call_soon_threadsafe(handle.update, metadata)
 
-        problems = await asyncio.to_thread(self._store.inspect, manifest.name, manifest.version, progress)
+        try:
+            problems = await asyncio.to_thread(self._store.inspect, manifest.name, manifest.version, progress)
+        finally:
+            stopped.set()  # when the operation was cancelled: ends the thread too
         return pb.VerifyEngineVersionResponse(
             name=metadata.name,
             intact=not problems,
@@ -265,13 +271,3 @@ async def _read_chunks(path: Path, file: File) -> AsyncIterator[pb.FileChunk]:
 
 def _read(stream: BinaryIO) -> bytes:
     return stream.read(CHUNK_BYTES)
-
-
-async def _first(*events: asyncio.Event) -> None:
-    """Returns once any of the events is set."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()

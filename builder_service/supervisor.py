@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import time
+import weakref
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -40,14 +41,17 @@ _MEMORY_SECONDS = 1.0
 
 
 class Changes:
-    """Lets readers wait for the next change of one operation."""
+    """Lets readers wait for the next change of one operation. An event lives as long as somebody waits for it."""
 
     def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
+        self._events: weakref.WeakValueDictionary[str, asyncio.Event] = weakref.WeakValueDictionary()
 
     def next(self, operation: str) -> asyncio.Event:
         """Set at the operation's next change. Take it before reading the state."""
-        return self._events.setdefault(operation, asyncio.Event())
+        event = self._events.get(operation)
+        if event is None:
+            event = self._events[operation] = asyncio.Event()
+        return event
 
     def notify(self, operation: str) -> None:
         if event := self._events.pop(operation, None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,8 @@ PREFIX = "sha256-64m:"
 PIECE = 64 << 20
 _BLOCK = 1 << 20
 MAX_THREADS = 8
+
+Progress = Callable[[int], None]
 
 
 class FileDigest(NamedTuple):
@@ -32,18 +34,34 @@ def digest_bytes(data: bytes) -> str:
     return combine(hashlib.sha256(data[start : start + PIECE]).digest() for start in range(0, len(data), PIECE))
 
 
-def digest_file(path: Path, threads: int = MAX_THREADS) -> FileDigest:
-    """Reads the file once, pieces in parallel (hashing and reading release the GIL). Symbolic links are refused."""
+def digest_file(path: Path, threads: int = MAX_THREADS, progress: Progress = lambda count: None) -> FileDigest:
+    """Reads the file once, pieces in parallel (hashing and reading release the GIL). Symbolic links are refused.
+
+    Args:
+        progress: called with the bytes of each piece that is done, in order; what it raises ends the reading.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
         starts = range(0, size, PIECE)
-        if len(starts) <= 1:
-            return FileDigest(size, combine(_digest_piece(fd, start) for start in starts))
-        with ThreadPoolExecutor(min(threads, len(starts), os.cpu_count() or 1)) as pool:
-            return FileDigest(size, combine(pool.map(lambda start: _digest_piece(fd, start), starts)))
+        pieces = []
+        for start, piece in zip(starts, _digest_pieces(fd, starts, threads), strict=True):
+            pieces.append(piece)
+            progress(min(PIECE, size - start))
+        return FileDigest(size, combine(pieces))
     finally:
         os.close(fd)
+
+
+def _digest_pieces(fd: int, starts: range, threads: int) -> Iterator[bytes]:
+    if len(starts) <= 1:
+        yield from (_digest_piece(fd, start) for start in starts)
+        return
+    pool = ThreadPoolExecutor(min(threads, len(starts), os.cpu_count() or 1))
+    try:
+        yield from pool.map(lambda start: _digest_piece(fd, start), starts)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _digest_piece(fd: int, start: int) -> bytes:

@@ -214,16 +214,24 @@ class EngineStore:
         return path
 
     def inspect(self, engine: str, version: int, progress: Progress | None = None) -> list[Problem]:
-        """Reads every file again; what is not as the manifest says, files that it does not list included."""
+        """Reads every file again; what is not as the manifest says, files that it does not list included.
+
+        Args:
+            progress: called at each 64 MiB; what it raises ends the reading.
+        """
         manifest = self.get(engine, version)
         folder = self._layout.version(engine, version)
         total, done, problems = sum(file.size_bytes for file in manifest.files), 0, []
-        for file in manifest.files:
-            if (problem := self._check(manifest, file)) is not None:
-                problems.append(problem)
-            done += file.size_bytes
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
             if progress is not None:
                 progress(done, total)
+
+        for file in manifest.files:
+            if (problem := self._check(manifest, file, advance)) is not None:
+                problems.append(problem)
         listed = {MANIFEST, *(file.path for file in manifest.files)}
         there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
         return problems + [Problem(path, "unexpected") for path in sorted(there - listed)]
@@ -240,12 +248,13 @@ class EngineStore:
         manifest = self.get(engine, version)
         return Verified(len(manifest.files), sum(file.size_bytes for file in manifest.files))
 
-    def _check(self, manifest: Manifest, file: File) -> Problem | None:
+    def _check(self, manifest: Manifest, file: File, advance: Callable[[int], None]) -> Problem | None:
         check_file_path(file.path)
         try:
-            found = digest_file(self.file_path(manifest, file))
+            path = self.file_path(manifest, file)
         except DataLoss:
             return Problem(file.path, "missing", file.digest)
+        found = digest_file(path, progress=advance)
         if found.size_bytes != file.size_bytes:
             return Problem(file.path, "size", str(file.size_bytes), str(found.size_bytes))
         return None if found.digest == file.digest else Problem(file.path, "digest", file.digest, found.digest)

@@ -64,6 +64,16 @@ async def test_an_open_watch_ends_with_advice_when_the_daemon_ends(tmp_path: Pat
         await reader
 
 
+async def test_an_open_wait_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as remote:
+        operation = await remote.builder.BuildEngine(remote.request("hang"))
+        waiting = asyncio.create_task(remote.done(operation))
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(4):
+            await remote.daemon.drain()
+        assert not (await waiting).done
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -124,6 +134,14 @@ def test_two_builders_never_share_a_queue(tmp_path: Path) -> None:
         pass
     with only_builder(tmp_path):
         pass
+
+
+async def test_a_damaged_queue_is_told_at_start(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "builds.sqlite").write_bytes(b"no database " * 100)
+    with pytest.raises(FailedPrecondition, match="move it away"):
+        async with running(settings(tmp_path)):
+            pass
 
 
 def test_a_missing_root_is_told_at_start(tmp_path: Path) -> None:

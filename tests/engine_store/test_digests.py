@@ -36,3 +36,18 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(OSError, match="symbolic"):
         digests.digest_file(tmp_path / "link")
+
+
+def test_progress_counts_every_byte_and_can_end_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digests, "PIECE", 100)
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 950)
+    counts: list[int] = []
+    digests.digest_file(path, progress=counts.append)
+    assert counts == [100] * 9 + [50]
+
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        digests.digest_file(path, progress=stop)

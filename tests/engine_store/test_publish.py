@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import multiprocessing as mp
-import os
 import signal
 from pathlib import Path
 
@@ -11,9 +9,7 @@ import pytest
 
 from engine_store import EngineStore
 from enginehouse.errors import DataLoss, Internal, NotFound, ResourceExhausted
-from tests.engine_store.writing import BIG, die_at, fill, manifest, publish
-
-_SPAWN = mp.get_context("spawn")
+from tests.engine_store.writing import BIG, PROCESSES, die_at, fill, manifest, publish, publish_rounds, start_writer
 
 
 def _entries(path: Path) -> list[str]:
@@ -116,18 +112,11 @@ def test_a_failed_fsync_is_never_retried(tmp_path: Path) -> None:
     assert _entries(tmp_path / "s" / "staging") == []
 
 
-def _start_writer(root: Path, step: int) -> int:
-    """A forked process that publishes k1 and dies by SIGKILL at its step-th durable step; its pid."""
-    pid = os.fork()
-    if pid == 0:
-        publish(EngineStore(root, failpoint=die_at(step)))
-        os._exit(0)
-    return pid
-
-
-def _kill_at(root: Path, step: int) -> int:
+def _kill_at(root: Path, step: int) -> int | None:
     """The exit code of a writer that was to die at `step`: -SIGKILL, or 0 when it had no such step."""
-    return os.waitstatus_to_exitcode(os.waitpid(_start_writer(root, step), 0)[1])
+    writer = start_writer(root, step)
+    writer.join(60)
+    return writer.exitcode
 
 
 @pytest.mark.parametrize("steps", [range(1, 14), range(14, 27), range(27, 40)], ids=["early", "middle", "late"])
@@ -170,19 +159,12 @@ def test_recovery_leaves_the_living_alone(store: EngineStore) -> None:
         assert not staging.publish(manifest()).reused
 
 
-def _publish_rounds(root: str, worker: int, rounds: int, same: bool, results: mp.Queue) -> None:
-    store = EngineStore(root)
-    for turn in range(rounds):
-        key = f"r{turn}" if same else f"r{turn}-w{worker}"
-        results.put((key, publish(store, key=key, size=1 << 16).manifest.version))
-
-
 @pytest.mark.parametrize("same", [True, False], ids=["same key", "different keys"])
 def test_eight_processes_publish_at_once(tmp_path: Path, same: bool) -> None:
     """Each key ends up as one version, every number is whole, and a concurrent reader never sees less."""
-    root, rounds, workers = str(tmp_path / "store"), 3, 8
-    results = _SPAWN.Queue()
-    children = [_SPAWN.Process(target=_publish_rounds, args=(root, n, rounds, same, results)) for n in range(workers)]
+    root, rounds, workers = tmp_path / "store", 3, 8
+    results = PROCESSES.Queue()
+    children = [PROCESSES.Process(target=publish_rounds, args=(root, n, rounds, same, results)) for n in range(workers)]
     for child in children:
         child.start()
     seen, store = [], EngineStore(root)
@@ -203,10 +185,10 @@ def test_eight_processes_publish_at_once(tmp_path: Path, same: bool) -> None:
 
 def test_a_writer_killed_among_rivals_blocks_nobody(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    rivals = [_start_writer(root, step) for step in (20, 34, 36)]
+    rivals = [start_writer(root, step) for step in (20, 34, 36)]
     published = publish(EngineStore(root))
     for rival in rivals:
-        os.waitpid(rival, 0)
+        rival.join(60)
     store = EngineStore(root)
     store.recover()
     assert store.version_numbers("tiny") == [published.manifest.version]

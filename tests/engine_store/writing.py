@@ -1,15 +1,24 @@
-"""Factories of the store's tests. Importable by spawned processes."""
+"""Factories of the store's tests, and what their other processes do.
+
+Those come from a fork server that has this module loaded: quick, and safe whatever threads pytest has.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.queues import Queue
 from pathlib import Path
 
 from engine_store import EngineStore, Manifest, Published
 from engine_store.manifest import SCHEMA, Limits, Source, Target
 
 BIG = 3 << 20
+PROCESSES = get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
 
 
 def manifest(engine: str = "tiny", key: str = "k1") -> Manifest:
@@ -44,7 +53,7 @@ def publish(
         return staging.publish(manifest(engine, key), force=force)
 
 
-def die_at(step: int):
+def die_at(step: int) -> Callable[[str], None]:
     """A failpoint that kills the process with SIGKILL at its step-th label."""
     seen = 0
 
@@ -55,3 +64,22 @@ def die_at(step: int):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return failpoint
+
+
+def publish_and_die(root: Path, step: int) -> None:
+    publish(EngineStore(root, failpoint=die_at(step)))
+
+
+def start_writer(root: Path, step: int) -> ForkServerProcess:
+    """A process that publishes k1 and dies by SIGKILL at its step-th durable step, or ends in peace before it."""
+    process = PROCESSES.Process(target=publish_and_die, args=(root, step))
+    process.start()
+    return process
+
+
+def publish_rounds(root: Path, worker: int, rounds: int, same: bool, results: Queue) -> None:
+    """Publishes one key a round, the same as or another than the other workers', and tells key and version."""
+    store = EngineStore(root)
+    for turn in range(rounds):
+        key = f"r{turn}" if same else f"r{turn}-w{worker}"
+        results.put((key, publish(store, key=key, size=1 << 16).manifest.version))
