@@ -115,3 +115,10 @@ def bytes_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tokenizer(tokenizer_dir: Path) -> Tokenizer:
     return Tokenizer(tokenizer_dir)
+
+
+@pytest.fixture(scope="session")
+def pieces_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(BACKENDS["sentencepiece"], directory)
+    return directory
