@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from builder_service.verify.precision import Float32Accumulate
 from engine_ops.contract import Chunk, make_pools, step_inputs
 from engine_ops.graph import Graph
 from engine_ops.run import run_graph
@@ -43,7 +44,7 @@ def generate(
     pools = make_pools(graph, 1 + len(prompts) * per_sequence)
     rows: list[list[Tensor]] = [[] for _ in prompts]
     starts = [0] * len(prompts)
-    with safe_open(weights, framework="pt") as file:
+    with safe_open(weights, framework="pt") as file, Float32Accumulate():
         tensors = {name: file.get_tensor(name) for name in graph.weights}
         for step in range(new_tokens):
             chunks = [Chunk(s[start:], start, b) for s, start, b in zip(sequences, starts, blocks, strict=True)]

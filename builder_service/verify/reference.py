@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from builder_service.sources.base import Checkpoint
+from builder_service.verify.precision import Float32Accumulate
 
 
 def reference_logits(
@@ -33,7 +34,7 @@ def reference_logits(
     width = max(map(len, sequences))
     # Padding stands on the right, where no real token looks: attention is causal.
     padded = torch.tensor([[*sequence, *[0] * (width - len(sequence))] for sequence in sequences])
-    with _streamed(model, checkpoint, progress), torch.no_grad():
+    with _streamed(model, checkpoint, progress), torch.no_grad(), Float32Accumulate():
         logits: Tensor = model(input_ids=padded, use_cache=False).logits
     return [row[: len(sequence)].float() for row, sequence in zip(logits, sequences, strict=True)]
 
