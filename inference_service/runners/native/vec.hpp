@@ -15,7 +15,7 @@ struct bf16 {
   uint16_t bits;
 };
 
-inline v16 splat(float value) { return v16{} + value; }
+inline v16 splat(float value) { return value - v16{}; }  // x - 0 is x, and folds away: x + 0 does not
 
 inline v16 load(const float* p) {
   v16 v;
