@@ -13,8 +13,8 @@ class CapacityPolicy(Protocol):
     """`running` lists the requests that hold blocks."""
 
     @property
-    def ignores_budget(self) -> bool:
-        """Admit even when the step has no token left for the newcomer."""
+    def fills_at_once(self) -> bool:
+        """A batch is complete after one step: admit even whom the step has no token for, put nobody off."""
         ...
 
     def opens(self, running: Sequence[Request]) -> bool:
@@ -33,7 +33,7 @@ class GuaranteedNoEvict:
     others end, so free >= the sum of what the running ones still need, before and after every end.
     """
 
-    ignores_budget = False
+    fills_at_once = False
 
     def opens(self, running: Sequence[Request]) -> bool:
         return True
@@ -47,7 +47,7 @@ class MaxUtilization:
     """Admits when the tokens known now fit and every running request can still take its next block. The scheduler
     preempts the last in order when a block is missing later."""
 
-    ignores_budget = False
+    fills_at_once = False
 
     def opens(self, running: Sequence[Request]) -> bool:
         return True
@@ -59,7 +59,7 @@ class MaxUtilization:
 class StaticBatch(GuaranteedNoEvict):
     """Fills a batch, with its whole length guaranteed, and admits nobody until all of it has ended."""
 
-    ignores_budget = True
+    fills_at_once = True
 
     def opens(self, running: Sequence[Request]) -> bool:
         return not running

@@ -5,12 +5,12 @@ All groups page alike (same block size), so a sequence holds equally many blocks
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from inference_service.executor.block_pool import BlockPool, CachedBlock
-from inference_service.executor.prefix import KeyChain, best_partial, pack_tokens, root_key
+from inference_service.executor.prefix import BlockKey, KeyChain, best_partial, pack_tokens, root_key
 from inference_service.executor.request import Request
 from inference_service.runners.base import BlockCopy
 
@@ -98,6 +98,18 @@ class KvCache:
         ]
         shared = min(count for _, count in found)
         return PrefixMatch(match.blocks, tuple(block for block, _ in found), shared) if shared else match
+
+    def missing_key(self, request: Request, match: PrefixMatch) -> BlockKey | None:
+        """The key of the first full block that `match` lacks, if a hit on it could be used."""
+        usable = (request.num_tokens - 1) // self.block_size
+        return request.chain.key(match.num_full) if self._reuse and match.num_full < usable else None
+
+    def full_keys(self, request: Request, count: int) -> Iterator[BlockKey]:
+        """The keys of the blocks that computing `count` more tokens fills."""
+        num_full = (request.num_computed + count) // self.block_size
+        if self._reuse:
+            request.chain.extend(request.token_ids, num_full)
+            yield from (request.chain.key(index) for index in range(request.num_computed // self.block_size, num_full))
 
     def num_needed(self, match: PrefixMatch, num_tokens: int) -> int:
         """Free blocks, in the group that needs most, that a sequence of `num_tokens` takes with this match.

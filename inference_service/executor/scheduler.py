@@ -15,6 +15,7 @@ from itertools import chain
 from inference_service.config import SchedulerConfig
 from inference_service.executor.capacity import CapacityPolicy
 from inference_service.executor.kv_cache import KvCache, PrefixMatch
+from inference_service.executor.prefix import BlockKey
 from inference_service.executor.request import Order, Request, Status
 from inference_service.runners.base import BlockCopy
 
@@ -114,12 +115,12 @@ class Scheduler:
             if not self._plan_chunk(plan, request):
                 break
 
-    def _plan_chunk(self, plan: Plan, request: Request) -> bool:
-        """False: the budget has no room for it."""
+    def _plan_chunk(self, plan: Plan, request: Request) -> int:
+        """Plans what the budget has room for, and says how many tokens that is."""
         count = self._chunk(request.num_remaining, self._config.max_num_tokens - plan.num_tokens)
         if count:
             plan.add(request, count)
-        return count > 0
+        return count
 
     def _chunk(self, remaining: int, left: int) -> int:
         """Tokens of one request in this step. Unchunked, all or none: only what exceeds every step (a preempted
@@ -129,35 +130,44 @@ class Scheduler:
         return remaining if remaining <= left else left if remaining > self._config.max_num_tokens else 0
 
     def _admit(self, plan: Plan) -> None:
+        """Strictly in order: who does not fit holds back all behind, so nobody starves.
+
+        Put off for this step, and overtaken, is only who waits for a prefix that this step computes: n samples of one
+        prompt then cost one prefill.
+        """
+        room = self._config.max_batch_size - len(self.running)
         if not self.waiting or not self._policy.opens(self.running):
             return
-        while self.waiting and len(self.running) < self._config.max_batch_size:
-            request = self.waiting[0]  # strictly in order: nobody behind overtakes, so nobody starves
-            match = self._find_fit(request)
-            if match is None:
+        computing = set(self._computed_keys(plan))
+        for request in self.waiting[:room]:
+            match = self._kv.match(request)  # now, never when it was queued: the cache changes meanwhile
+            if not self._policy.fills_at_once and self._kv.missing_key(request, match) in computing:
+                continue
+            fitting = self._fit(request, match)
+            if fitting is None or not self._has_budget(plan, request, fitting):
                 return
-            left = self._config.max_num_tokens - plan.num_tokens
-            cached = match.num_full * self._kv.block_size + match.num_partial
-            if not self._policy.ignores_budget and not self._chunk(request.num_tokens - cached, left):
-                return
-            self._start(request, match, plan)
+            computing.update(self._kv.full_keys(request, self._start(request, fitting, plan)))
 
-    def _find_fit(self, request: Request) -> PrefixMatch | None:
-        """The best match with which it fits. Looked up now, never when it was queued: the cache changes meanwhile.
-        Pinning the source of a copy can be one block too many; then the copy is given up."""
-        match = self._kv.match(request)
+    def _computed_keys(self, plan: Plan) -> Iterator[BlockKey]:
+        for request, count in zip(plan.requests[plan.num_decodes :], plan.counts[plan.num_decodes :], strict=True):
+            yield from self._kv.full_keys(request, count)
+
+    def _fit(self, request: Request, match: PrefixMatch) -> PrefixMatch | None:
+        """The match with which it fits: pinning the source of a copy can be one block too many."""
         candidates = (match, match.without_partial()) if match.num_partial else (match,)
-        for candidate in candidates:
-            if self._policy.fits(self._kv, self.running, request, candidate):
-                return candidate
-        return None
+        return next((one for one in candidates if self._policy.fits(self._kv, self.running, request, one)), None)
 
-    def _start(self, request: Request, match: PrefixMatch, plan: Plan) -> None:
-        self.waiting.pop(0)
+    def _has_budget(self, plan: Plan, request: Request, match: PrefixMatch) -> bool:
+        missing = request.num_tokens - match.num_full * self._kv.block_size - match.num_partial
+        return self._policy.fills_at_once or self._chunk(missing, self._config.max_num_tokens - plan.num_tokens) > 0
+
+    def _start(self, request: Request, match: PrefixMatch, plan: Plan) -> int:
+        """Gives it its blocks; the number of its tokens in this step."""
+        self.waiting.remove(request)
         plan.copies += self._kv.admit(request, match)
         if not request.num_preemptions:
             request.cached_tokens = request.num_computed
         request.move_to(Status.RUNNING)
         insort(self.running, request, key=_order)
         plan.admitted.append(request)
-        self._plan_chunk(plan, request)
+        return self._plan_chunk(plan, request)

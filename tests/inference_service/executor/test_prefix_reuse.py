@@ -108,6 +108,28 @@ def test_concurrent_requests_share_blocks_in_use() -> None:
         rig.check_as_alone(request_id)
 
 
+@pytest.mark.parametrize("chunk", [None, 4, 6])
+def test_samples_of_one_prompt_that_arrive_together_cost_one_prefill(chunk: int | None) -> None:
+    rig = Rig(block_size=BLOCK, scheduler=SchedulerConfig(chunk_size=chunk))
+    samples = [rig.add([1, 2, 3, 0] * 4 + [1], max_tokens=3) for _ in range(4)]
+    other = rig.add([2] * 9, max_tokens=3)
+    rig.step()
+    assert rig.executor.stats().num_running == 2, "the other prompt does not wait"
+    rig.run()
+    for request_id in (*samples, other):
+        rig.check_as_alone(request_id)
+    assert [cached(rig, request_id) for request_id in samples] == [0, 16, 16, 16]
+
+
+def test_a_static_batch_puts_nobody_off() -> None:
+    rig = Rig(block_size=BLOCK, scheduler=SchedulerConfig(policy="STATIC_BATCH"))
+    for _ in range(3):
+        rig.add([1] * 9)
+    rig.step()
+    assert rig.executor.stats().num_running == 3
+    rig.run()
+
+
 def test_salts_share_nothing() -> None:
     rig = Rig(block_size=BLOCK)
     run_one(rig, [1] * 9)
