@@ -2,8 +2,8 @@
 
     python benchmarks/spike_cpu.py --gguf FILE --out spike_cpu.json [--save-graph FILE]
 
-Loads the GGUF with transformers (which needs `accelerate` for that), captures the graph, and compares the reference interpreter's
-logits over a prefill, a chunk and single tokens with transformers' over the whole text, in float32.
+Loads the GGUF with transformers (which needs `accelerate` for that), captures the graph, and compares the reference
+interpreter's logits over a prefill, a chunk and single tokens with transformers' over the whole text, in float32.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 Captures the Llama-3.1-8B shape (or reads `--graph FILE`), fills it with dummy weights, and for each batch size times
 the replay of one captured step at a context of 200 tokens. `--device cpu --shape tiny` tries the same code anywhere.
-Needs torch, numpy, msgspec and the client's dependencies (grpcio, grpcio-status, googleapis-common-protos, protobuf, tqdm).
+Needs torch, numpy, msgspec and the client's dependencies (grpcio, grpcio-status, googleapis-common-protos, protobuf,
+tqdm).
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def decode(data: bytes) -> Graph:
         _invalid(f"graph of {len(data)} bytes is larger than {MAX_BYTES}", size=len(data))
     try:
         graph = msgspec.json.decode(data, type=Graph)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"Not a graph: {error}.", reason="INVALID_GRAPH") from error
     validate(graph)
     return graph

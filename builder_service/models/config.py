@@ -17,6 +17,7 @@ from enginehouse.errors import InvalidArgument, Unimplemented
 
 Config = Mapping[str, Any]
 
+MAX_LAYERS = 1024
 _ROPE_KEYS = {
     "default": set(),
     "linear": {"factor"},
@@ -43,13 +44,13 @@ class Positions(NamedTuple):
     max_positions: int
 
 
-def integer(config: Config, key: str, default: int | None = None) -> int:
-    """`config[key]`, an integer above 0; the default stands for an absent or null value."""
+def integer(config: Config, key: str, default: int | None = None, *, minimum: int = 1) -> int:
+    """`config[key]`, an integer of at least `minimum`; the default stands for an absent or null value."""
     value = default if config.get(key) is None else config[key]
     if value is None:
         _invalid(key, "is missing")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        _invalid(key, f"is {value!r}, expected an integer above 0")
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        _invalid(key, f"is {value!r}, expected an integer of at least {minimum}")
     return value
 
 
@@ -69,6 +70,21 @@ def flag(config: Config, key: str, default: bool) -> bool:
     if not isinstance(value, bool):
         _invalid(key, f"is {value!r}, expected true or false")
     return value
+
+
+def num_layers(config: Config) -> int:
+    """`num_hidden_layers`, within what an engine may have."""
+    layers = integer(config, "num_hidden_layers")
+    if layers > MAX_LAYERS:
+        unsupported("num_hidden_layers", layers, f"at most {MAX_LAYERS}")
+    return layers
+
+
+def window_size(config: Config) -> int | None:
+    """`sliding_window`: null is none, an absent one is 4096."""
+    if "sliding_window" in config and config["sliding_window"] is None:
+        return None
+    return integer(config, "sliding_window", 4096)
 
 
 def require(config: Config, key: str, honoured: tuple[object, ...]) -> None:

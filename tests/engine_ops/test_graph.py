@@ -127,7 +127,7 @@ def test_another_opset_is_refused_naming_both_sides() -> None:
     assert caught.value.metadata == {"opset": "2", "supported": "1"}
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b"[1", b'{"format":"onnx"}', b"\xff\xfe"])
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1", b'{"format":"onnx"}', b"\xff\xfe", b'{"nodes":' + b"[" * 10**6])
 def test_bytes_that_are_no_graph_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidArgument) as caught:
         decode(data)

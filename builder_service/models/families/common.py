@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from builder_service.models.config import Config, flag, integer, read_positions, real, require, unsupported
+from builder_service.models.config import (
+    Config,
+    flag,
+    integer,
+    num_layers,
+    read_positions,
+    real,
+    require,
+    unsupported,
+    window_size,
+)
 from builder_service.models.spec import DecoderSpec
 
 Windows = tuple[int | None, ...]
@@ -21,7 +31,7 @@ def base_spec(
     qk_norm: bool = False,
 ) -> DecoderSpec:
     """The spec of `config`; `num_kv_heads` and `head_dim` are the family's defaults where the config states none."""
-    require(config, "hidden_act", ("silu",))
+    require(config, "hidden_act", ("silu", "swish"))
     hidden = integer(config, "hidden_size")
     heads = integer(config, "num_attention_heads")
     dim = integer(config, "head_dim", head_dim or hidden // heads)
@@ -30,7 +40,7 @@ def base_spec(
         unsupported("num_key_value_heads", kv_heads, f"divisors of num_attention_heads = {heads}")
     if dim % 2:
         unsupported("head_dim", dim, "even head dimensions")
-    layers = integer(config, "num_hidden_layers")
+    layers = num_layers(config)
     positions = read_positions(config, dim)
     return DecoderSpec(
         architecture=architecture,
@@ -55,9 +65,9 @@ def base_spec(
 
 def layer_windows(config: Config) -> Windows:
     """Windows from `layer_types`, or from `use_sliding_window` and `max_window_layers`."""
-    layers = integer(config, "num_hidden_layers")
-    window = integer(config, "sliding_window", 4096) if flag(config, "use_sliding_window", False) else None
-    first_windowed = config.get("max_window_layers", 28)
+    layers = num_layers(config)
+    window = window_size(config) if flag(config, "use_sliding_window", False) else None
+    first_windowed = integer(config, "max_window_layers", 28, minimum=0)
     kinds = config.get("layer_types")
     if kinds is None:
         kinds = ["sliding_attention" if i >= first_windowed else "full_attention" for i in range(layers)]

@@ -9,7 +9,7 @@ from builder_service.capture import capture
 from engine_ops.contract import Chunk, make_pools, step_inputs
 from engine_ops.run import run_graph
 
-from .checkpoints import CASES, canonical, make_model, spec_of
+from .checkpoints import CASES, ROPES, canonical, make_model, spec_of
 
 BLOCK = 4
 LENGTHS = (23, 14)
@@ -39,6 +39,19 @@ def test_prefill_chunks_and_decode_steps_equal_transformers(case: str) -> None:
         actual = torch.cat(got[sequence])
         assert actual.dtype == torch.float32
         assert (actual - expected).abs().max() <= 1e-4, f"|logit| {expected.abs().max()}"
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_every_position_up_to_the_longest_equals_transformers(kind: str) -> None:
+    model = make_model(f"llama-{kind}")
+    spec = spec_of(model)
+    graph, weights = capture(spec, "float32", BLOCK), canonical(spec, model.state_dict())
+    length = model.config.max_position_embeddings
+    tokens = torch.randint(0, spec.vocab_size, (length,))
+    step = step_inputs([Chunk(tokens.tolist(), 0, range(1, 1 + length // BLOCK))])
+    actual = run_graph(graph, weights, step, make_pools(graph, 1 + length // BLOCK))["logits"]
+    with torch.no_grad():
+        assert (actual - model(tokens[None]).logits[0]).abs().max() <= 1e-4
 
 
 def test_dynamic_rope_beyond_its_length_equals_token_by_token_transformers() -> None:

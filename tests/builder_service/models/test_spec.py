@@ -56,6 +56,8 @@ def test_windows_of_layers() -> None:
     qwen2 = config("Qwen2ForCausalLM", num_key_value_heads=2, sliding_window=16, max_window_layers=3)
     assert read_spec(qwen2).windows == (None,) * 4
     assert read_spec({**qwen2, "use_sliding_window": True}).windows == (None, None, None, 16)
+    assert read_spec({**qwen2, "use_sliding_window": True, "sliding_window": None}).windows == (None,) * 4
+    assert read_spec({**qwen2, "use_sliding_window": True, "max_window_layers": 0}).windows == (16,) * 4
     kinds = ["sliding_attention", "full_attention"] * 2
     assert read_spec({**qwen2, "use_sliding_window": True, "layer_types": kinds}).windows == (16, None, 16, None)
     assert read_spec(config("MistralForCausalLM", num_key_value_heads=2, sliding_window=None)).windows == (None,) * 4
@@ -87,6 +89,7 @@ def test_yarn_attention_factor_is_resolved() -> None:
         ({"partial_rotary_factor": 0.5}, "UNSUPPORTED_MODEL_CONFIG", "partial_rotary_factor"),
         ({"hidden_act": "gelu"}, "UNSUPPORTED_MODEL_CONFIG", "hidden_act"),
         ({"num_key_value_heads": 3}, "UNSUPPORTED_MODEL_CONFIG", "num_key_value_heads"),
+        ({"num_hidden_layers": 10**9}, "UNSUPPORTED_MODEL_CONFIG", "num_hidden_layers"),
         ({"head_dim": 7}, "UNSUPPORTED_MODEL_CONFIG", "head_dim"),
         ({"auto_map": {"AutoModelForCausalLM": "modeling.Mine"}}, "REMOTE_CODE", "auto_map"),
         ({"quantization_config": {"quant_method": "gptq"}}, "UNSUPPORTED_MODEL_CONFIG", "quantization_config"),
