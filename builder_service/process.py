@@ -81,22 +81,24 @@ class Child:
         helpers = [asyncio.create_task(self._read_stderr()), asyncio.create_task(self._sample())]
         try:
             async for event in self._read_stdout():
+                yield event
                 if isinstance(event, ResultEvent | ErrorEvent):
                     self.outcome.last = event
-                yield event
-            self.outcome.returncode = await self._process.wait()
+                    return
+            await self._process.wait()
             await asyncio.wait(helpers[:1], timeout=1.0)  # a grandchild may hold the pipe open
         finally:
-            await self.kill()
+            # what it had to say was said and is on disk: its slow way out is not waited for
+            await self.kill(patience=0.0 if self.outcome.last else _TERM_SECONDS)
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
 
-    async def kill(self) -> None:
-        """Ends the process group: asks, and after a second insists. Returns when the child is gone."""
-        if self._process.returncode is None and _signal(self._process.pid, signal.SIGTERM):
+    async def kill(self, patience: float = _TERM_SECONDS) -> None:
+        """Ends the process group: asks, and after `patience` seconds insists. Returns when the child is gone."""
+        if patience and self._process.returncode is None and _signal(self._process.pid, signal.SIGTERM):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _TERM_SECONDS)
+                await asyncio.wait_for(self._process.wait(), patience)
         _signal(self._process.pid, signal.SIGKILL)
         self.outcome.returncode = await self._process.wait()
 

@@ -67,7 +67,9 @@ class _Run:
     child: Child | None = None
     held_progress: Progress | None = None
     """The newest progress that was not written yet: at most five a second are."""
+    progress: Progress | None = None
     progress_at: float = 0.0
+    memory: int = 0
     memory_at: float = 0.0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -200,13 +202,17 @@ class Supervisor:
                 self.jobs.set_build_key(operation, key)
 
     def _flush_progress(self, run: _Run) -> None:
-        if run.held_progress is not None:
-            self._record(run.job.operation, run.held_progress)
-            run.held_progress, run.progress_at = None, time.monotonic()
+        """Writes the newest progress, unless it says what the one before it said."""
+        if run.held_progress not in (None, run.progress):
+            run.progress, run.progress_at = run.held_progress, time.monotonic()
+            self._record(run.job.operation, run.progress)
+        run.held_progress = None
 
     def _on_memory(self, run: _Run, current: int, peak: int) -> None:
-        if time.monotonic() - run.memory_at >= _MEMORY_SECONDS:
-            run.memory_at = time.monotonic()
+        """Writes a sample when it differs by more than 2 %, at most one a second."""
+        differs = abs(current - run.memory) * 50 > run.memory
+        if differs and time.monotonic() - run.memory_at >= _MEMORY_SECONDS:
+            run.memory, run.memory_at = current, time.monotonic()
             self._record(run.job.operation, Memory(current, peak, self._settings.memory_limit))
 
     def _record(self, operation: str, event: Event) -> None:

@@ -85,7 +85,7 @@ def refuse(job: BuildJob) -> None:
 
 
 def chatter(job: BuildJob) -> None:
-    """Prints what is no event, goes backwards, and floods progress; then succeeds."""
+    """Prints what is no event, goes backwards, and floods progress; then succeeds and lingers."""
     print("library noise")
     say(StageEvent(Stage.CAPTURING))
     say(StageEvent(Stage.FETCHING))
@@ -93,6 +93,7 @@ def chatter(job: BuildJob) -> None:
     for done in range(20_000):
         say(ProgressEvent(done, 20_000, "bytes"))
     say(ResultEvent(job.engine_id, 1, reused=True))
+    time.sleep(60)  # a slow way out, which nobody waits for
 
 
 def main() -> None:

@@ -39,9 +39,9 @@ class Remote:
         labels = {"do": do, **fields.pop("labels", {})}
         return pb.BuildEngineRequest(**{"engine_id": "tiny", "source": source, "labels": labels, **fields})
 
-    async def done(self, operation: operations_pb2.Operation) -> operations_pb2.Operation:
+    async def done(self, operation: operations_pb2.Operation, seconds: int = 20) -> operations_pb2.Operation:
         request = operations_pb2.WaitOperationRequest(name=operation.name)
-        request.timeout.FromSeconds(20)
+        request.timeout.FromSeconds(seconds)
         return await self.operations.WaitOperation(request)
 
     async def build(self, do: str = "publish", **fields: object) -> operations_pb2.Operation:

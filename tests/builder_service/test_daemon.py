@@ -6,14 +6,16 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 
 from builder_service.daemon import only_builder
+from builder_service.process import ChildSettings
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
-from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
+from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc, engine_pb2
 from enginehouse.errors import FailedPrecondition, InvalidArgument
 from tests.builder_service.serving import SCRIPTED, refused, running, settings
 
@@ -44,6 +46,26 @@ async def test_a_restarted_daemon_takes_up_where_the_last_one_stopped(tmp_path: 
         metadata = pb.BuildMetadata()
         assert done.metadata.Unpack(metadata)
         assert (metadata.stage, metadata.attempt) == (pb.BUILD_STAGE_SUCCEEDED, 2)
+
+
+async def test_a_real_checkpoint_becomes_a_verified_engine(
+    tmp_path: Path, make_checkpoint: Callable[..., Path]
+) -> None:
+    """The real child, from a tiny random checkpoint to a version whose files are intact, found again the next time."""
+    checkpoint = make_checkpoint()
+    chosen = settings(tmp_path, roots=(checkpoint.parent,), child=ChildSettings())
+    async with running(chosen) as remote:
+        request = pb.BuildEngineRequest(engine_id="real", source=pb.CheckpointSource(path=str(checkpoint)))
+        names = []
+        for _ in range(2):
+            done = await remote.done(await remote.builder.BuildEngine(request), 60)
+            version = engine_pb2.EngineVersion()
+            assert done.response.Unpack(version), done
+            names.append(version.name)
+        assert names == ["engines/real/versions/1"] * 2
+        assert version.verify_report.passed
+        assert version.targets[0].verification == engine_pb2.TARGET_VERIFICATION_EXECUTED
+        assert remote.store.inspect("real", 1) == []
 
 
 async def test_an_open_watch_ends_with_advice_when_the_daemon_ends(tmp_path: Path) -> None:
