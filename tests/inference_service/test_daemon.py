@@ -1,0 +1,249 @@
+"""The whole daemon on a real engine: a tiny random checkpoint, built by the real pipeline, served over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from builder_service.job import BuildConfig, BuildJob, SourceSpec
+from builder_service.pipeline import run_build
+from enginehouse import errors
+from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc
+from inference_service.config import KvCacheConfig, ModelConfig, RunnerConfig
+from inference_service.daemon import Frontend, InferenceSettings, parse_model
+from service_kit.server import Daemon, ServerSettings, serving
+
+from .frontend.serving import Stream, start
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+CONFIG = ModelConfig(
+    runner=RunnerConfig(device="cpu", dtype="float32", num_threads=1), kv_cache=KvCacheConfig(max_tokens=16384)
+)
+
+
+class Checkpoint(NamedTuple):
+    directory: Path
+    store: Path
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, bytes_tokenizer_dir: Path) -> Checkpoint:
+    """A tiny random Llama in float32 with the byte-level tokenizer, and a store with its engine "tiny"."""
+    home = tmp_path_factory.mktemp("daemon")
+    directory = home / "checkpoint"
+    tokenizer = AutoTokenizer.from_pretrained(bytes_tokenizer_dir)
+    torch.manual_seed(3)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer) + 5,
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).float().save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    job = BuildJob(
+        engine_id="tiny",
+        store=str(home / "store"),
+        cache=str(home / "cache"),
+        source=SourceSpec(kind="huggingface", path=str(directory)),
+        build=BuildConfig(dtype="float32"),
+        verify="off",
+    )
+    run_build(job, lambda event: None)
+    return Checkpoint(directory, home / "store")
+
+
+@contextlib.asynccontextmanager
+async def served(checkpoint: Checkpoint, *models: str) -> AsyncIterator[tuple[Daemon, grpc.aio.Channel]]:
+    settings = InferenceSettings(
+        server=ServerSettings(port=0, grace_seconds=5), store=checkpoint.store, models=models, config=CONFIG
+    )
+    async with (
+        serving(settings.server, lambda daemon: Frontend(settings).register(daemon)) as daemon,
+        grpc.aio.insecure_channel(f"127.0.0.1:{daemon.port}") as channel,
+    ):
+        yield daemon, channel
+
+
+async def until_serving(channel: grpc.aio.Channel, service: str = "") -> list[int]:
+    """The statuses that were seen, the last one SERVING."""
+    seen: list[int] = []
+    async with asyncio.timeout(60):
+        stub = health_pb2_grpc.HealthStub(channel)
+        async for response in stub.Watch(health_pb2.HealthCheckRequest(service=service), wait_for_ready=True):
+            seen.append(response.status)
+            if response.status == SERVING:
+                break
+    return seen
+
+
+def greedy(checkpoint: Checkpoint, prompt: list[int], tokens: int) -> list[int]:
+    model = LlamaForCausalLM.from_pretrained(checkpoint.directory, dtype=torch.float32)
+    output = model.generate(
+        torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False, attention_mask=torch.ones(1, len(prompt))
+    )
+    return output[0, len(prompt) :].tolist()
+
+
+async def test_health_waits_for_the_chosen_models_and_greedy_text_equals_transformers(checkpoint: Checkpoint) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.directory)
+    texts = ["the quick brown fox", "hello world, foo:bar", "ABC 🌶 été"]
+    async with served(checkpoint, "chat=tiny@1") as (_, channel):
+        seen = await until_serving(channel)
+        assert seen[-1] == SERVING
+        assert await until_serving(channel, "enginehouse.inference.v1.InferenceService")
+        stream = Stream(inference_pb2_grpc.InferenceServiceStub(channel).Generate(timeout=60))
+        for i, text in enumerate(texts):
+            fields = {"sampling": {"max_tokens": 40}, "model": "chat"}
+            await stream.start(start(f"u{i}", None, text=text, **fields))
+            await stream.start(start(f"s{i}", None, text=text, stream=True, stream_interval=3, **fields))
+        await stream.call.done_writing()
+        outcomes = await stream.outcomes()
+    for i, text in enumerate(texts):
+        expected = greedy(checkpoint, tokenizer(text)["input_ids"], 40)
+        for outcome in (outcomes[f"u{i}"], outcomes[f"s{i}"]):
+            assert outcome.token_ids == expected
+            assert outcome.text == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+async def test_logprobs_and_cached_tokens_come_from_the_real_executor(checkpoint: Checkpoint) -> None:
+    prompt = list(range(5, 105))
+    async with served(checkpoint, "tiny") as (_, channel):
+        await until_serving(channel)
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        for expected_cached in (0, 96):
+            stream = Stream(stub.Generate(timeout=60))
+            await stream.start(start("x", prompt, sampling={"max_tokens": 6}, output={"logprobs": 2}))
+            await stream.call.done_writing()
+            outcome = (await stream.outcomes())["x"]
+            positions = outcome.only("finished").logprobs
+            assert [position.top[0].token_id for position in positions] == outcome.token_ids
+            assert all(len({each.token_id for each in position.top}) == len(position.top) for position in positions)
+            assert all(position.top[0].rank == 1 for position in positions)
+            assert outcome.only("done").usage.cached_tokens == expected_cached
+
+
+async def test_a_model_that_does_not_exist_stops_the_start(checkpoint: Checkpoint) -> None:
+    with pytest.raises(errors.NotFound, match="nothing"):
+        async with served(checkpoint, "nothing"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "engine", "ref"),
+    [
+        ("smollm2", "smollm2", "smollm2", "latest"),
+        ("smollm2@3", "smollm2", "smollm2", "3"),
+        ("smollm2:stable", "smollm2", "smollm2", "stable"),
+        ("chat=smollm2@3", "chat", "smollm2", "3"),
+        ("chat.v1=smollm2:stable", "chat.v1", "smollm2", "stable"),
+    ],
+)
+def test_models_to_load_are_parsed(text: str, name: str, engine: str, ref: str) -> None:
+    spec = parse_model(text, CONFIG)
+    assert (spec.name, spec.engine, spec.ref) == (name, engine, ref)
+
+
+@pytest.mark.parametrize("text", ["", "=", "a=", "=b", "a@", "a@x", "a:", "UPPER=a"])
+def test_other_forms_are_refused(text: str) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        parse_model(text, CONFIG)
+
+
+MAIN = """
+import json, sys
+from pathlib import Path
+from inference_service.config import KvCacheConfig, ModelConfig, RunnerConfig
+from inference_service.daemon import InferenceSettings, main
+from enginehouse.errors import EnginehouseError
+from service_kit import logs
+from service_kit.server import ServerSettings
+
+port, store, *models = json.loads(sys.argv[1])
+runner = RunnerConfig(device="cpu", dtype="float32", num_threads=1)
+config = ModelConfig(runner=runner, kv_cache=KvCacheConfig(max_tokens=4096))
+logs.setup("info")
+try:
+    main(InferenceSettings(server=ServerSettings(port=port), store=Path(store), models=tuple(models), config=config))
+except EnginehouseError as error:
+    sys.exit(f"refused: {error.reason}")
+"""
+
+
+@contextlib.contextmanager
+def process(checkpoint: Checkpoint, *models: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = json.dumps([port, str(checkpoint.store), *models])
+    child = subprocess.Popen(
+        [sys.executable, "-c", MAIN, arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield child, port
+    finally:
+        child.kill()
+        child.communicate()
+
+
+async def ended(child: subprocess.Popen[str]) -> str:
+    """Waits for the process; what it wrote."""
+    return (await asyncio.to_thread(child.communicate, None, 30))[1]
+
+
+async def test_sigterm_drains_live_streams_and_ends_the_process(checkpoint: Checkpoint) -> None:
+    with process(checkpoint, "tiny") as (child, port):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await until_serving(channel)
+            stream = Stream(inference_pb2_grpc.InferenceServiceStub(channel).Generate(timeout=60))
+            await stream.start(start("x", stream=True, sampling={"max_tokens": 1500, "ignore_eos": True}))
+            await stream.until("delta")
+            child.send_signal(signal.SIGTERM)
+            await stream.until("draining")
+            await stream.start(start("late"))
+            outcomes = await stream.outcomes()
+            assert outcomes["x"].only("done").usage.completion_tokens == 1500
+            assert isinstance(outcomes["late"].error, errors.Unavailable)
+        await ended(child)
+        assert child.returncode == 0
+
+
+async def test_a_model_that_cannot_be_loaded_ends_the_process_with_its_error(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    broken = Checkpoint(checkpoint.directory, tmp_path / "store")
+    shutil.copytree(checkpoint.store, broken.store)
+    for weights in broken.store.rglob("rank0.safetensors"):
+        data = weights.read_bytes()
+        weights.unlink()
+        weights.write_bytes(data[: len(data) // 2])
+    with process(broken, "tiny") as (child, _):
+        written = await ended(child)
+        assert child.returncode == 1
+        assert "refused: " in written
+        assert "Traceback" not in written.splitlines()[-1]
