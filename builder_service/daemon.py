@@ -5,7 +5,7 @@
                          server=ServerSettings(port=50051)))
 
 `main(settings: BuilderSettings) -> None` serves until SIGTERM or SIGINT. It raises an EnginehouseError, whose message
-says what to do, when it cannot start.
+says what to do, when it cannot start. The caller sets the logs up (service_kit.logs.setup).
 """
 
 from __future__ import annotations
@@ -55,7 +55,6 @@ class BuilderSettings:
     max_concurrent_builds: int = 1
     max_queued_builds: int = 100
     offline: bool = False
-    log_level: logs.Level = "info"
 
     def __post_init__(self) -> None:
         if self.max_concurrent_builds < 1 or self.max_queued_builds < 1:
@@ -71,7 +70,6 @@ class BuilderSettings:
 
 def main(settings: BuilderSettings) -> None:
     """Serves until SIGTERM or SIGINT: then no new builds, running ones are queued for the next start."""
-    logs.setup(settings.log_level)
     try:
         import uvloop
     except ImportError:

@@ -34,7 +34,8 @@ class BuilderOperations:
     async def encode(self, job: Job) -> operations_pb2.Operation:
         """A build as an operation, with its version where it has one."""
         position = self._supervisor.jobs.queue_position(job)
-        return convert_proto.operation(job, position, estimate(job.spec), await self.version_of(job))
+        needs = await asyncio.to_thread(estimate, job.spec)
+        return convert_proto.operation(job, position, needs, await self.version_of(job))
 
     async def version_of(self, job: Job) -> Manifest | None:
         """The manifest that a build made; None when it made none, or it was deleted since."""

@@ -37,6 +37,7 @@ from service_kit import logs
 log = logs.logger("builder")
 
 _PROGRESS_SECONDS = 0.2
+_RETRY_SECONDS = 5.0
 _MEMORY_SECONDS = 1.0
 
 
@@ -137,33 +138,50 @@ class Supervisor:
             if job is None:
                 await self._wake.wait()
                 continue
-            await self._run(job)
+            try:
+                await self._run(job)
+            except Exception:  # the queue itself failed, for example on a full disk: the place must not be lost
+                log.exception("a build could not be written down", operation=job.operation)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _run(self, job: Job) -> None:
+        """One build from its turn to its end, or back into the queue when this task is cancelled."""
         run = self._runs[job.operation] = _Run(job)
-        structured = log.bind(operation=job.operation, engine=job.spec.engine_id)
-        structured.info("build started", attempt=job.state.attempt)
-        self._record(job.operation, Started(Stage.FETCHING, fraction(Stage.FETCHING), job.state.attempt))
         finished: Finished | None = None
         try:
+            self._record(job.operation, Started(Stage.FETCHING, fraction(Stage.FETCHING), job.state.attempt))
+            log.info("build started", operation=job.operation, engine=job.spec.engine_id, attempt=job.state.attempt)
             finished = await self._build(run)
         except Exception:
-            structured.exception("the builder failed")
+            log.exception("the builder failed", operation=job.operation)
             finished = Finished(Stage.FAILED, error=_as_event(Internal("The builder failed; its log has the details.")))
         finally:
-            with contextlib.suppress(EnginehouseError):  # reported at the next start, which repeats it
-                await asyncio.to_thread(self._store.recover)
-            if finished is None and run.cancelled:
-                finished = Finished(Stage.CANCELLED, error=_as_event(_cancelled()))
-            if finished is None:
-                self.jobs.requeue(job.operation, lost=False)
-                self.changes.notify(job.operation)
-            else:
-                self._record(job.operation, finished)
-                reason = finished.error.reason if finished.error else ""
-                structured.info("build ended", stage=finished.stage, version=finished.version, reason=reason)
-            del self._runs[job.operation]
-            run.ended.set()
+            await self._clear_staging()
+            try:
+                self._end(run, finished)
+            finally:
+                del self._runs[job.operation]
+                run.ended.set()
+
+    def _end(self, run: _Run, finished: Finished | None) -> None:
+        """Writes the end down. None: the daemon ends, and the build goes back into the queue."""
+        operation = run.job.operation
+        if finished is None and run.cancelled:
+            finished = Finished(Stage.CANCELLED, error=_as_event(_cancelled()))
+        if finished is None:
+            self.jobs.requeue(operation, lost=False)
+            self.changes.notify(operation)
+            return
+        self._record(operation, finished)
+        reason = finished.error.reason if finished.error else ""
+        log.info("build ended", operation=operation, stage=finished.stage, version=finished.version, reason=reason)
+
+    async def _clear_staging(self) -> None:
+        """Removes what a killed child left. A failure is no failure of the build: the next start repeats this."""
+        try:
+            await asyncio.to_thread(self._store.recover)
+        except EnginehouseError:
+            log.exception("clearing the store's staging failed")
 
     async def _build(self, run: _Run) -> Finished:
         operation = run.job.operation

@@ -24,7 +24,9 @@ import sys
 from pathlib import Path
 from builder_service.daemon import BuilderSettings, main
 from builder_service.process import ChildSettings
+from service_kit import logs
 from service_kit.server import ServerSettings
+logs.setup()
 root = Path(sys.argv[1])
 main(BuilderSettings(store=root / "store", state=root / "state", roots=(root / "models",),
     server=ServerSettings(port=int(sys.argv[2]), grace_seconds=5), child=ChildSettings(command=tuple(sys.argv[3:]))))
