@@ -6,6 +6,7 @@ with LLM("smollm2") as llm:
     print(llm.generate("The capital of France is", SamplingParams(max_tokens=8)).outputs[0].text)
 """
 
+from enginehouse import _quiet as _quiet
 from enginehouse.build import BuildHandle, BuildOptions, VerifyOptions
 from enginehouse.builder_client import BuilderClient
 from enginehouse.configs import (

@@ -41,12 +41,16 @@ def find_or_build(
 
 
 def load(version: EngineVersion, models: ModelClient, args: LlmArgs) -> ServedModel:
-    name = args.model_name or version.engine
-    for model in models.models():
-        if model.name == name and model.engine_version == version.name and model.state in ("ready", "loading"):
+    """Uses the model that serves this version, or loads it: under the engine's name, or as `name-v2` where that name
+    serves another version, which others may be using."""
+    served = {model.name: model for model in models.models()}
+    names = [args.model_name] if args.model_name else [version.engine, f"{version.engine}-v{version.number}"]
+    for name in names:
+        if (model := served.get(name)) and model.engine_version == version.name and model.state in ("ready", "loading"):
             return models.wait_ready(name, args.load_timeout)
-    options = args.load_options()
-    return models.load(version.name, timeout=args.load_timeout, replace=True, **options)
+    free = next((name for name in names if name not in served), names[-1])
+    options = {**args.load_options(), "model": free}
+    return models.load(version.name, timeout=args.load_timeout, **options)
 
 
 def show_progress(handle: BuildHandle, engine_id: str) -> None:

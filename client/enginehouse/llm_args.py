@@ -157,7 +157,7 @@ class LlmArgs:
     def load_options(self) -> dict[str, Any]:
         """The keywords of `ModelClient.load`."""
         options = {name: value for name in _LOAD if (value := getattr(self, name)) not in (None, ())}
-        return {**options, "model": self.model_name or "", "dtype": self.dtype}
+        return {**options, "dtype": self.dtype}
 
 
 _BOUNDS = ("max_batch_size", "max_num_tokens", "max_seq_len", "max_input_len", "max_beam_width")

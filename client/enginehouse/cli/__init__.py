@@ -13,7 +13,6 @@ from enginehouse.errors import EnginehouseError
 def main() -> None:
     """Runs a command. Exit code 0: done; 1: it failed, with one line that says what to do; 2: wrong usage;
     130: interrupted."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own log lines help nobody here
     from enginehouse.cli.app import app
 
     try:

@@ -104,10 +104,11 @@ def load(
 
 
 def _loaded(model: ServedModel) -> str:
-    facts = model.load_facts
-    how = f" on {', '.join(facts.devices) or facts.target} in {facts.dtype}" if facts else ""
-    took = f", {show.seconds(facts.load_duration)}" if facts and facts.load_duration else ""
-    return f"Loaded {show.short_name(model.engine_version)} as {model.name}{how}{took}"
+    text = f"Loaded {show.short_name(model.engine_version)} as {model.name}"
+    if (facts := model.load_facts) is None:
+        return text
+    parts = [facts.target, ", ".join(facts.devices), facts.dtype, show.seconds(facts.load_duration)]
+    return f"{text} ({', '.join(filter(None, parts))})"
 
 
 @app.command("unload")
