@@ -78,8 +78,8 @@ inline void weigh(const float (*p)[MAX_BLOCK], const T* values, int dim, int val
 
 // Scores of one row become weights; the row's maximum and sum follow. Returns what its accumulator decays by.
 inline float soften(float* scores, int size, float scale, int first, int last, float& most, float& total) {
-  v16 index, high = splat(NEVER);
-  for (int i = 0; i < 16; i++) index[i] = float(i);
+  const v16 index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  v16 high = splat(NEVER);
   for (int j = 0; j < size; j += 16) {
     const v16 at = index + float(j);
     const i16x seen = (at >= splat(float(first))) & (at <= splat(float(last)));
@@ -95,7 +95,7 @@ inline float soften(float* scores, int size, float scale, int first, int last, f
     store(scores + j, weight);
     added += weight;
   }
-  const float decay = most == NEVER ? 0.0f : exp(most - now);
+  const float decay = most == now ? 1.0f : most == NEVER ? 0.0f : exp(most - now);
   total = total * decay + sum(added);
   most = now;
   return decay;
@@ -118,6 +118,24 @@ void attend(const Op& op, const Queries& rows, int at, const T* keys, const T* v
   weigh<R, T>(scores, values, dim, valid, decay, s.acc + at * dim);
 }
 
+// All rows over one block.
+template <class T>
+void attend_block(const Op& op, const Queries& rows, const T* keys, const T* values, int start, int valid, State s) {
+  int at = 0;
+  for (; at + 4 <= rows.count; at += 4) attend<4, T>(op, rows, at, keys, values, start, valid, s);
+  switch (rows.count - at) {
+    case 3: return attend<3, T>(op, rows, at, keys, values, start, valid, s);
+    case 2: return attend<2, T>(op, rows, at, keys, values, start, valid, s);
+    case 1: return attend<1, T>(op, rows, at, keys, values, start, valid, s);
+  }
+}
+
+inline const float* widen(const bf16* from, int64_t count, std::vector<float>& to) {
+  to.resize(count);
+  for (int64_t i = 0; i < count; i += 16) store(to.data() + i, load(from + i));
+  return to.data();
+}
+
 // All rows over the blocks [begin, end) of a sequence of `length` tokens.
 template <class T>
 void attend_span(const Op& op, const Queries& rows, int head, const int32_t* table, int begin, int end, int length, State s) {
@@ -127,13 +145,15 @@ void attend_span(const Op& op, const Queries& rows, int head, const int32_t* tab
     const int64_t place = table[b] * block_elements + head * head_elements;
     const T *keys = (const T*)op.k_pool + place, *values = (const T*)op.v_pool + place;
     const int start = b * op.block_size, valid = length - start < op.block_size ? length - start : op.block_size;
-    int at = 0;
-    for (; at + 4 <= rows.count; at += 4) attend<4, T>(op, rows, at, keys, values, start, valid, s);
-    switch (rows.count - at) {
-      case 3: attend<3, T>(op, rows, at, keys, values, start, valid, s); break;
-      case 2: attend<2, T>(op, rows, at, keys, values, start, valid, s); break;
-      case 1: attend<1, T>(op, rows, at, keys, values, start, valid, s); break;
+    if constexpr (sizeof(T) == 2) {
+      if (rows.count > 8) {  // many rows read each number: convert it once
+        thread_local std::vector<float> wide_keys, wide_values;
+        attend_block(op, rows, widen(keys, head_elements, wide_keys), widen(values, head_elements, wide_values), start,
+                     valid, s);
+        continue;
+      }
     }
+    attend_block(op, rows, keys, values, start, valid, s);
   }
 }
 

@@ -41,17 +41,23 @@ inline void add(const Op& op, int64_t rows, Team team) {
     add_row(op.x + t * op.n, op.y + t * op.n, op.n, op.out + t * op.n);
 }
 
+inline v16 silu(v16 gate) { return gate / (splat(1.0f) + exp(-gate)); }
+
 // out = gate * sigmoid(gate) * up, x = [gate, up]. The threads share the columns: there may be one row.
 inline void silu_and_mul(const Op& op, int64_t rows, Team team) {
-  const int64_t chunks = (op.n + 15) / 16;
-  for (int64_t item = team.begin(rows * chunks); item < team.end(rows * chunks); item++) {
-    const int64_t t = item / chunks, i = item % chunks * 16;
-    const int64_t width = op.n - i < 16 ? op.n - i : 16;
-    v16 gate = {}, up = {};
-    std::memcpy(&gate, op.x + t * 2 * op.n + i, width * sizeof(float));
-    std::memcpy(&up, op.x + t * 2 * op.n + op.n + i, width * sizeof(float));
-    const v16 y = gate / (splat(1.0f) + exp(-gate)) * up;
-    std::memcpy(op.out + t * op.n + i, &y, width * sizeof(float));
+  const int64_t whole = op.n / 16 * 16, rest = op.n - whole, begin = team.begin(op.n / 16) * 16;
+  const int64_t end = team.end(op.n / 16) * 16;
+  for (int64_t t = 0; t < rows; t++) {
+    const float *gate = op.x + t * 2 * op.n, *up = gate + op.n;
+    float* out = op.out + t * op.n;
+    for (int64_t i = begin; i < end; i += 16) store(out + i, silu(load(gate + i)) * load(up + i));
+    if (rest && team.rank == 0) {
+      v16 g = {}, u = {};
+      std::memcpy(&g, gate + whole, rest * sizeof(float));
+      std::memcpy(&u, up + whole, rest * sizeof(float));
+      const v16 y = silu(g) * u;
+      std::memcpy(out + whole, &y, rest * sizeof(float));
+    }
   }
 }
 

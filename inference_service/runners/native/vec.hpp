@@ -51,16 +51,24 @@ inline bf16 to_bf16(float x) {
 inline void assign(float& to, float x) { to = x; }
 inline void assign(bf16& to, float x) { to = to_bf16(x); }
 
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
+
+template <class Combine>
+inline float fold(v16 v, Combine combine) {
+  const v8 a = combine(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7),
+                       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  const v4 b = combine(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
+  const v4 c = combine(b, __builtin_shufflevector(b, b, 2, 3, 2, 3));
+  return combine(c, __builtin_shufflevector(c, c, 1, 1, 1, 1))[0];
+}
+
 inline float sum(v16 v) {
-  float total[8];
-  for (int i = 0; i < 8; i++) total[i] = v[i] + v[i + 8];
-  return ((total[0] + total[4]) + (total[2] + total[6])) + ((total[1] + total[5]) + (total[3] + total[7]));
+  return fold(v, [](auto a, auto b) { return a + b; });
 }
 
 inline float max(v16 v) {
-  float most = v[0];
-  for (int i = 1; i < 16; i++) most = v[i] > most ? v[i] : most;
-  return most;
+  return fold(v, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // e^x within 2 ulp for x in [-87, 88]; smaller x give e^-87, NaN stays NaN. Polynomial of Cephes' expf.
