@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,39 +17,59 @@ from .scripted import Rig
 MAX_SEQ_LEN = 14
 NAN_TOKEN = 9
 
+PROMPT_ROOTS = ([0, 1, 2, 0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 2, 1, 0, 2, 1])
+"""Most prompts begin with a part of these, so that they share blocks and parts of blocks."""
+
+rarely = st.integers(0, 9).map(lambda value: value == 6)
 configs = st.fixed_dictionaries(
     {
-        "policy": st.sampled_from(("GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH")),
-        "max_batch_size": st.integers(1, 4),
-        "max_num_tokens": st.integers(1, 9),
+        "policy": st.sampled_from(("MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "STATIC_BATCH")),
+        "max_batch_size": st.sampled_from((4, 3, 2, 1)),
+        "max_num_tokens": st.integers(1, 16).map(lambda value: 17 - value),
         "chunk_size": st.none() | st.integers(1, 5),
-        "enable_chunked_prefill": st.booleans(),
+        "enable_chunked_prefill": rarely.map(lambda rare: not rare),
     }
 ).map(lambda fields: SchedulerConfig(**fields))
 
 samplings = st.builds(
     Sampling,
-    max_tokens=st.integers(1, 9),
+    max_tokens=st.integers(1, 9).map(lambda value: 10 - value),
     min_tokens=st.integers(1, 4),
     seed=st.integers(0, 1),
-    stop_token_ids=st.sampled_from(((), (0,), (0, 2))),
+    stop_token_ids=st.sampled_from(((), (), (0,), (0, 2))),
     logprobs=st.sampled_from((None, 0)),
+)
+prompts = st.builds(
+    lambda root, cut, extra: root[:cut] + extra,
+    st.sampled_from(PROMPT_ROOTS),
+    st.integers(1, 9).map(lambda value: 10 - value),
+    st.lists(st.integers(0, 2), max_size=2),
+)
+arrivals = st.fixed_dictionaries(
+    {
+        "prompt": prompts,
+        "sampling": samplings,
+        "salt": rarely.map(lambda rare: "other" if rare else ""),
+        "priority": st.sampled_from((0.5, 0.5, 0.9)),
+        "stream_interval": st.integers(1, 3),
+        "patience": st.none() | st.none() | st.integers(0, 20),
+        "sick": rarely,
+    }
 )
 
 
 class Histories(RuleBasedStateMachine):
     @initialize(
         scheduler=configs,
-        blocks=st.lists(st.integers(4, 14), min_size=1, max_size=2).map(tuple),
         block_size=st.integers(1, 4),
-        reuse=st.booleans(),
-        partial=st.booleans(),
+        spare=st.lists(st.integers(-1, 8), min_size=1, max_size=2),
+        reuse=rarely.map(lambda rare: not rare),
+        partial=rarely.map(lambda rare: not rare),
     )
-    def start(
-        self, scheduler: SchedulerConfig, blocks: tuple[int, ...], block_size: int, reuse: bool, partial: bool
-    ) -> None:
+    def start(self, scheduler: SchedulerConfig, block_size: int, spare: list[int], reuse: bool, partial: bool) -> None:
+        """Pools that hold about one longest sequence, and `spare` blocks."""
         self.rig = Rig(
-            blocks=blocks,
+            blocks=tuple(1 + MAX_SEQ_LEN // block_size + extra for extra in spare),
             block_size=block_size,
             max_seq_len=MAX_SEQ_LEN,
             vocab=3,
@@ -58,43 +80,20 @@ class Histories(RuleBasedStateMachine):
         self.ended_early: set[int] = set()
         self.may_fail: set[int] = set()
 
-    @rule(
-        prompt=st.lists(st.integers(0, 2), min_size=1, max_size=9),
-        sampling=samplings,
-        salt=st.sampled_from(("", "", "other")),
-        priority=st.sampled_from((0.5, 0.5, 0.9)),
-        stream_interval=st.integers(1, 3),
-        patience=st.none() | st.none() | st.integers(0, 12),
-        sick=st.integers(0, 9).map(lambda value: value == 0),
-    )
-    def add(
-        self,
-        prompt: list[int],
-        sampling: Sampling,
-        salt: str,
-        priority: float,
-        stream_interval: int,
-        patience: int | None,
-        sick: bool,
-    ) -> None:
-        self._add(
-            [*prompt, NAN_TOKEN] if sick else prompt,
-            sampling=sampling,
-            salt=salt,
-            priority=priority,
-            stream_interval=stream_interval,
-            deadline=None if patience is None else self.rig.now + patience,
-        )
+    @rule(burst=st.lists(arrivals, min_size=1, max_size=4))
+    def add(self, burst: list[dict[str, Any]]) -> None:
+        for arrival in burst:
+            fields = dict(arrival)
+            prompt, patience, sick = fields.pop("prompt"), fields.pop("patience"), fields.pop("sick")
+            deadline = None if patience is None else self.rig.now + patience
+            self._add([*prompt, NAN_TOKEN] if sick else prompt, deadline=deadline, **fields)
 
     @precondition(lambda self: self.rig.requests)
     @rule(data=st.data(), sampling=samplings, extra=st.lists(st.integers(0, 2), max_size=3))
     def continue_a_conversation(self, data: st.DataObject, sampling: Sampling, extra: list[int]) -> None:
         before = data.draw(st.sampled_from(list(self.rig.requests)))
         sequence = [*self.rig.requests[before].token_ids, *self.rig.tokens(before), *extra]
-        cut = data.draw(st.integers(1, len(sequence)))
-        self._add(
-            [token for token in sequence[:cut] if token != NAN_TOKEN][: MAX_SEQ_LEN - 2] or [0], sampling=sampling
-        )
+        self._add([token for token in sequence if token != NAN_TOKEN][: MAX_SEQ_LEN - 3], sampling=sampling)
 
     def _add(self, prompt: list[int], **fields: object) -> None:
         request_id = self.rig.add(prompt, **fields)
@@ -115,9 +114,9 @@ class Histories(RuleBasedStateMachine):
             self.rig.step()
             self.rig.executor.check_integrity()
 
-    @rule()
-    def fail_a_step(self) -> None:
-        self.rig.runner.fail_next = True
+    @rule(fails=rarely)
+    def maybe_fail_a_step(self, fails: bool) -> None:
+        self.rig.runner.fail_next = fails
         self.rig.step()
         self.rig.runner.fail_next = False
 
@@ -150,5 +149,5 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=80, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
