@@ -80,9 +80,9 @@ class Publisher:
         return numbered
 
     def carrier(self, engine: str, build_key: str) -> KeyRecord | None:
-        """Who carries the key, with its version in the store; None when nobody does."""
-        last = self.keys(engine, build_key).latest()
-        return last.value if last is not None and self.finish(engine, last.value) else None
+        """The newest record of the key whose version is in the store; None when there is none."""
+        records = self.keys(engine, build_key).newest_first()
+        return next((record.value for record in records if self.finish(engine, record.value)), None)
 
     def decide(self, tree: Path, manifest: Manifest, force: bool) -> KeyRecord:
         """Step 3. Who carries the key now: we, or an earlier winner, whose version is then in the store."""
@@ -90,8 +90,8 @@ class Publisher:
         ours = KeyRecord(version=manifest.version, token=tree.name)
         while True:
             last = keys.latest()
-            if last is not None and not force and self.finish(manifest.name, last.value):
-                return last.value
+            if not force and (winner := self.carrier(manifest.name, manifest.build_key)):
+                return winner
             if keys.append(last.number + 1 if last else 1, ours):
                 return ours
 
