@@ -68,7 +68,7 @@ def run_build(job: BuildJob, report: Report) -> ResultEvent:
     check_targets(job)
     store = EngineStore(job.store)
     report(StageEvent(Stage.FETCHING))
-    checkpoint = _open(job)
+    checkpoint = _open(job, report)
     try:
         opened = _inspect(job, checkpoint, report)
         existing = store.find(job.engine_id, opened.key)
@@ -84,9 +84,9 @@ def run_build(job: BuildJob, report: Report) -> ResultEvent:
     return result
 
 
-def _open(job: BuildJob) -> Checkpoint:
+def _open(job: BuildJob, report: Report) -> Checkpoint:
     if job.weights == "real":
-        return open_checkpoint(job.source, Path(job.cache), job.offline)
+        return open_checkpoint(job.source, Path(job.cache), job.offline, _progress(report, "bytes"))
     if job.source.kind != "huggingface":
         raise unsupported_field("weights", "is dummy, which needs a local Hugging Face directory with a config.json")
     return DummyCheckpoint(Path(job.source.path))

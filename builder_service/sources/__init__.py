@@ -15,13 +15,18 @@ from enginehouse.errors import unsupported_field
 __all__ = ["Checkpoint", "DigestCache", "GgufCheckpoint", "HuggingFaceCheckpoint", "Progress", "open_checkpoint"]
 
 
-def open_checkpoint(spec: SourceSpec, cache: Path, offline: bool = False) -> Checkpoint:
+def _silent(done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+def open_checkpoint(spec: SourceSpec, cache: Path, offline: bool = False, progress: Progress = _silent) -> Checkpoint:
     """Opens and checks a checkpoint; a hub source is downloaded first.
 
     Args:
         spec: the source; local paths are absolute and already allowed.
         cache: the builder's directory for downloads and digests.
         offline: never use the network.
+        progress: of a download, in bytes.
 
     Raises:
         EnginehouseError: see `HuggingFaceCheckpoint`, `GgufCheckpoint` and `hub.download`.
@@ -33,14 +38,15 @@ def open_checkpoint(spec: SourceSpec, cache: Path, offline: bool = False) -> Che
     if spec.kind == "gguf" and not spec.repo:
         _refuse(spec, "revision", "file")
         return GgufCheckpoint(Path(spec.path), digests)
-    return _open_hub(spec, cache, digests, offline)
+    return _open_hub(spec, cache, offline, progress)
 
 
-def _open_hub(spec: SourceSpec, cache: Path, digests: DigestCache, offline: bool) -> Checkpoint:
+def _open_hub(spec: SourceSpec, cache: Path, offline: bool, progress: Progress) -> Checkpoint:
     from builder_service.sources.hub import download
 
     _refuse(spec, "path")
-    got = download(spec, cache / "hub", offline)
+    got = download(spec, cache / "hub", offline, progress)
+    digests = DigestCache(cache / "digests")
     location = f"{spec.repo}/{spec.file}" if spec.file else spec.repo
     origin = Source(kind="hub", location=location, revision=got.commit)
     if spec.file:

@@ -15,7 +15,7 @@ from builder_service.sources.base import Progress
 from builder_service.sources.digest import DigestCache
 from builder_service.sources.gguf_config import PERMUTED, ROPE_FREQS, hugging_face_config, hugging_face_name
 from builder_service.sources.gguf_header import GgufHeader, GgufTensor, read_gguf_header
-from builder_service.sources.gguf_tokenizer import eos_token_ids, write_gguf_tokenizer
+from builder_service.sources.gguf_tokenizer import eos_token_ids, token_id, write_gguf_tokenizer
 from engine_store.manifest import Source
 from enginehouse.errors import NotFound, Unimplemented
 
@@ -125,8 +125,8 @@ def _dtype(header: GgufHeader) -> str:
 
 def _generation_config(header: GgufHeader) -> dict[str, Any]:
     ids: dict[str, Any] = {
-        "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
+        "bos_token_id": token_id(header.metadata, "bos_token_id"),
         "eos_token_id": eos_token_ids(header.metadata),
-        "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
+        "pad_token_id": token_id(header.metadata, "padding_token_id"),
     }
     return {key: value for key, value in ids.items() if value not in (None, [])}

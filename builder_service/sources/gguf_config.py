@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from builder_service.sources.base import broken
 from builder_service.sources.gguf_header import GgufHeader
+from builder_service.sources.gguf_tokenizer import token_id
 from enginehouse.errors import EnginehouseError, Unimplemented
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -67,6 +68,10 @@ READ_KEYS = frozenset(
 )
 
 
+NEUTRAL = {"expert_count": 0, "expert_used_count": 0, "attention.causal": True, "rope.scaling.attn_factor": 1.0}
+"""Keys that are honoured at these values only."""
+
+
 def hugging_face_name(name: str) -> str | None:
     """The Hugging Face name of a GGUF tensor; None for one that is no parameter (`rope_freqs.weight`).
 
@@ -91,6 +96,7 @@ def hugging_face_config(header: GgufHeader, rope_factors: npt.NDArray[np.float32
         Unimplemented: an architecture or a metadata key that is not supported.
         FailedPrecondition: a needed key is absent.
     """
+    _refuse_parts(header.metadata)
     architecture = header.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
@@ -120,9 +126,9 @@ def hugging_face_config(header: GgufHeader, rope_factors: npt.NDArray[np.float32
         "rope_parameters": _rope(section, head_dim, context, rope_factors),
         "tie_word_embeddings": "output.weight" not in header.tensors,
         "attention_bias": architecture != "qwen2" and "blk.0.attn_q.bias" in header.tensors,
-        "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": header.metadata.get("tokenizer.ggml.eos_token_id"),
-        "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
+        "bos_token_id": token_id(header.metadata, "bos_token_id"),
+        "eos_token_id": token_id(header.metadata, "eos_token_id"),
+        "pad_token_id": token_id(header.metadata, "padding_token_id"),
     }
     if architecture == "llama":
         config |= _llama_extras(header, window)
@@ -130,6 +136,20 @@ def hugging_face_config(header: GgufHeader, rope_factors: npt.NDArray[np.float32
         raise _unsupported(f"{architecture}.attention.sliding_window", window)
     section.refuse_unknown()
     return config
+
+
+def _refuse_parts(metadata: dict[str, Any]) -> None:
+    """Refuses what is not a whole model in one file."""
+    parts = metadata.get("split.count", 1)
+    if parts not in (0, 1):
+        message = (
+            f"The GGUF file is one of {parts} parts; join them with llama.cpp's "
+            "`llama-gguf-split --merge` and give the result."
+        )
+        raise Unimplemented(message, reason="UNSUPPORTED_SPLIT", metadata={"key": "split.count"})
+    kind = metadata.get("general.type", "model")
+    if kind != "model":
+        raise _unsupported("general.type", kind)
 
 
 def _llama_extras(header: GgufHeader, window: int) -> dict[str, Any]:
@@ -164,7 +184,7 @@ class _Section:
 
     def refuse_unknown(self) -> None:
         for key, value in sorted(self.values.items()):
-            if key not in READ_KEYS:
+            if key not in READ_KEYS and (key not in NEUTRAL or value != NEUTRAL[key]):
                 raise _unsupported(f"{self.prefix}{key}", value)
 
     def _bad(self, key: str, value: object) -> EnginehouseError:

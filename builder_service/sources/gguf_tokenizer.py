@@ -96,9 +96,15 @@ def _unsupported(key: str, value: object, known: object) -> Unimplemented:
     return Unimplemented(message, reason="UNSUPPORTED_TOKENIZER", metadata={"key": key, "value": value})
 
 
+def token_id(metadata: dict[str, Any], key: str) -> int | None:
+    """The id under `tokenizer.ggml.<key>`; None when it is absent or no number."""
+    value = metadata.get(f"tokenizer.ggml.{key}")
+    return value if type(value) is int else None
+
+
 def eos_token_ids(metadata: dict[str, Any]) -> list[int]:
     """Ids that end generation: end of sequence, and end of turn where the file has one of its own."""
-    ids = [metadata.get(f"tokenizer.ggml.{key}") for key in ("eos_token_id", "eot_token_id")]
+    ids = [token_id(metadata, key) for key in ("eos_token_id", "eot_token_id")]
     return list(dict.fromkeys(index for index in ids if index is not None))
 
 

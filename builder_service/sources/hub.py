@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +22,7 @@ from huggingface_hub.errors import (
 )
 
 from builder_service.job import SourceSpec
+from builder_service.sources.base import Progress
 from builder_service.tokenizer_files import TOKENIZER_FILES
 from enginehouse.errors import EnginehouseError, InvalidArgument, NotFound, PermissionDenied, Unavailable
 
@@ -25,6 +30,7 @@ PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", *TOK
 """No code, no pickled weights: they are never downloaded. `*` does not match files in sub-directories' own copies
 (`original/`), which are left out as well."""
 IGNORED = ["*/*"]
+POLL_SECONDS = 0.5
 
 
 class Download(NamedTuple):
@@ -34,13 +40,14 @@ class Download(NamedTuple):
     commit: str
 
 
-def download(spec: SourceSpec, cache: Path, offline: bool) -> Download:
+def download(spec: SourceSpec, cache: Path, offline: bool, progress: Progress) -> Download:
     """Fetches a repository's files, or one GGUF file, into the cache.
 
     Args:
         spec: repository, revision (branch, tag or commit; empty: main), and a file for GGUF.
         cache: the hub cache of this builder.
         offline: use only what the cache holds.
+        progress: called twice a second with (bytes added to the cache, 0), the whole being unknown.
 
     Raises:
         InvalidArgument: no repository id.
@@ -49,7 +56,8 @@ def download(spec: SourceSpec, cache: Path, offline: bool) -> Download:
         Unavailable: the hub cannot be reached.
     """
     try:
-        path = _fetch(spec, cache, offline)
+        with _watched(cache, progress):
+            path = _fetch(spec, cache, offline)
     except Exception as error:
         raise _translate(error, spec, offline) from error
     return Download(path, _commit(path))
@@ -69,6 +77,32 @@ def _fetch(spec: SourceSpec, cache: Path, offline: bool) -> Path:
         ignore_patterns=IGNORED,
     )
     return Path(directory)
+
+
+@contextmanager
+def _watched(directory: Path, progress: Progress) -> Iterator[None]:
+    """Reports how much the directory has grown."""
+    before, stop = _size(directory), threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(POLL_SECONDS):
+            progress(max(0, _size(directory) - before), 0)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for file in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # renamed when its download ended
+            total += 0 if file.is_symlink() else file.stat().st_size
+    return total
 
 
 def _commit(path: Path) -> str:

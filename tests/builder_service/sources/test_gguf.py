@@ -229,11 +229,24 @@ def test_yarn_is_carried_over(write_gguf, make_model):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("llama.expert_count", 8), ("llama.attention.scale", 2), ("llama.rope.dimension_count", 4)]
+    ("key", "value"),
+    [("split.count", 2), ("llama.expert_count", 8), ("llama.attention.scale", 2), ("llama.rope.dimension_count", 4)],
 )
 def test_a_key_that_changes_the_arithmetic_is_refused(write_gguf, make_model, key, value):
     path = write_gguf(make_model("llama"), "llama", extra=lambda writer: writer.add_uint32(key, value))
-    with pytest.raises(Unimplemented, match=key.replace(".", r"\.")):
+    with pytest.raises(Unimplemented) as caught:
+        open_gguf(path)
+    assert caught.value.metadata["key"] == key
+
+
+def test_a_key_at_its_neutral_value_is_accepted(write_gguf, make_model):
+    path = write_gguf(make_model("llama"), "llama", extra=lambda writer: writer.add_uint32("llama.expert_count", 0))
+    assert open_gguf(path).config["model_type"] == "llama"
+
+
+def test_an_adapter_is_no_model(write_gguf, make_model):
+    path = write_gguf(make_model("llama"), "llama", extra=lambda writer: writer.add_type("adapter"))
+    with pytest.raises(Unimplemented, match=r"general\.type = adapter"):
         open_gguf(path)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,18 @@ def test_an_unreachable_hub_is_unavailable(tmp_path, no_network, file):
 def test_a_bad_repository_id_is_an_invalid_argument(tmp_path):
     with pytest.raises(InvalidArgument, match="owner/name"):
         open_checkpoint(SourceSpec(kind="hub", repo="../../etc"), tmp_path, offline=True)
+
+
+def test_a_growing_download_is_reported(tmp_path, monkeypatch):
+    from builder_service.sources import hub
+
+    monkeypatch.setattr(hub, "POLL_SECONDS", 0.01)
+    (tmp_path / "old").write_bytes(b"before")
+    seen: list[int] = []
+    with hub._watched(tmp_path, lambda done, total: seen.append(done)):
+        (tmp_path / "part").write_bytes(b"x" * 500)
+        (tmp_path / "link").symlink_to("part")
+        deadline = time.monotonic() + 5
+        while 500 not in seen:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
