@@ -197,7 +197,7 @@ class Executor:
         """Advances what was computed, then appends what was drawn."""
         self._kv.end_step()
         if sampled is None:
-            for request in plan.requests:
+            for request in dict.fromkeys([*plan.requests, *plan.admitted]):  # a newcomer's copies may not have run
                 self._fail(request, STEP_FAILED, trusted=True)  # blocks of this step are not published yet
             return
         for row in sampled.bad_rows:

@@ -58,8 +58,8 @@ class ScriptedFailure(Exception):
 
 @dataclass
 class ScriptedRunner:
-    """`fail_on`: a step with one of these tokens makes forward raise, and so does `fail_next`, once. `bad_on`: a row
-    whose newest token is one of these has NaN logits."""
+    """`fail_next`: the next forward raises before it does anything. `fail_on`: a step with one of these tokens raises
+    after all its writes. `bad_on`: a row whose newest token is one of these has NaN logits."""
 
     blocks: tuple[int, ...]
     block_size: int
@@ -89,10 +89,12 @@ class ScriptedRunner:
     def forward(self, step: Step) -> None:
         self.steps.append(step)
         self._check_shapes(step)
+        if self.fail_next:
+            self.fail_next = False
+            raise ScriptedFailure
         self._copy(step)
         self._write(step)
-        if self.fail_next or self.fail_on & set(step.token_ids.tolist()):
-            self.fail_next = False
+        if self.fail_on & set(step.token_ids.tolist()):
             raise ScriptedFailure
         content = [[self._read(step, row, group) for row in range(step.num_seqs)] for group in range(len(self.blocks))]
         assert all(group == content[0] for group in content), "cache groups differ"

@@ -149,6 +149,17 @@ def test_a_failed_step_fails_its_requests_and_the_next_ones_run() -> None:
     assert rig.last(later).metrics.cached_tokens == 0
 
 
+def test_a_failed_step_fails_those_too_whose_copies_were_to_run_in_it() -> None:
+    rig = Rig(block_size=4, scheduler=SchedulerConfig(policy="STATIC_BATCH", max_num_tokens=3))
+    seen = rig.add([1, 2, 3, 0, 1], max_tokens=1)
+    rig.run()
+    victims = [rig.add([2, 2, 2, 2], max_tokens=1), rig.add([1, 2, 2], max_tokens=1)]
+    rig.runner.fail_next = True
+    rig.run()
+    rig.check_as_alone(seen)
+    assert [rig.last(request_id).error for request_id in victims] == [STEP_FAILED] * 2
+
+
 def test_metrics_tell_the_times_of_the_injected_clock() -> None:
     rig = Rig(scheduler=SchedulerConfig(max_num_tokens=2))
     rig.now = 5.0
