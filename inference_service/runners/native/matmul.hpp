@@ -1,10 +1,11 @@
 // y[T, N] = x[T, K] w[N, K]^T + bias, for few or many rows.
 //
-// Weights are packed into panels of 16 outputs: [N/16][K][16] in float32, [N/16][K/2][16][2] in bfloat16, the tail
-// filled with zeros. Each output is one chain of multiply-adds over k, in order, whatever the number of rows: a token's
+// Weights are packed into panels of 16 outputs: [N/16][K][16] in float32, [N/16][K/2][16][2] in bfloat16 with K rounded
+// up to 32, what is missing filled with zeros. Each output is one chain of multiply-adds over k, in order, whatever the number of rows: a token's
 // result never depends on what else is in the step.
 #pragma once
 
+#include "amx.hpp"
 #include "program.hpp"
 #include "vec.hpp"
 
@@ -16,9 +17,10 @@ constexpr int ROWS = 8, PANELS = 3;  // 24 accumulators of 32 registers
 #else
 constexpr int ROWS = 4, PANELS = 1;
 #endif
+constexpr int64_t AMX_ROWS = 5;    // from here on the matrix unit is faster
 constexpr int64_t ROW_BLOCK = 64;  // rows that are done with a group of panels before the next group
 
-inline int64_t panel_elements(int64_t k, bool paired) { return PANEL * (paired ? (k + 1) / 2 * 2 : k); }
+inline int64_t panel_elements(int64_t k, bool paired) { return PANEL * (paired ? (k + TILE_K - 1) / TILE_K * TILE_K : k); }
 
 template <class From>
 void pack_panel(const From* w, int64_t n, int64_t k, int64_t panel, float* out) {
@@ -31,7 +33,7 @@ void pack_panel(const From* w, int64_t n, int64_t k, int64_t panel, float* out) 
 
 template <class From>
 void pack_panel(const From* w, int64_t n, int64_t k, int64_t panel, bf16* out) {
-  for (int64_t i = 0; i < (k + 1) / 2 * 2; i++)
+  for (int64_t i = 0; i < panel_elements(k, true) / PANEL; i++)
     for (int64_t j = 0; j < PANEL; j++) {
       const int64_t row = panel * PANEL + j;
       out[(i / 2 * PANEL + j) * 2 + i % 2] = to_bf16(row < n && i < k ? to_float(w[row * k + i]) : 0.0f);
@@ -115,6 +117,8 @@ void columns(const Op& op, int64_t row, int64_t end, int64_t panel) {
 
 template <class W>
 void linear(const Op& op, int64_t rows, Team team) {
+  // Few rows wait for memory, and multiply-adds keep x whole.
+  if (sizeof(W) == 2 && rows >= AMX_ROWS && amx_permitted()) return amx_linear(op, rows, team);
   const int64_t panels = (op.n + PANEL - 1) / PANEL;
   const int64_t first = team.begin(panels), last = team.end(panels);
   for (int64_t row = 0; row < rows; row += ROW_BLOCK) {
