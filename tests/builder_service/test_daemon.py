@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import subprocess
@@ -118,12 +117,15 @@ async def test_kill_9_of_the_daemon_loses_no_build_and_leaves_no_orphan(tmp_path
             operation = await stub.BuildEngine(request, wait_for_ready=True, timeout=20)
             while not (tmp_path / "state" / "cache" / "begun").exists():
                 await asyncio.sleep(0.02)
+        orphans = _children(daemon.pid)
         daemon.kill()
+    assert all(map(_alive, orphans))
+    assert len(orphans) == 1
     async with running(chosen) as remote:
         done = await remote.done(operation)
         assert done.done
         assert not done.HasField("error"), done
-    assert _scripted_children(tmp_path) == []
+    assert not any(map(_alive, orphans))
 
 
 async def test_sigterm_ends_the_daemon_in_order(tmp_path: Path) -> None:
@@ -140,17 +142,17 @@ async def test_sigterm_ends_the_daemon_in_order(tmp_path: Path) -> None:
     assert str(port) in log
 
 
-def _scripted_children(root: Path) -> list[str]:
-    """Command lines of scripted children that still have the store open in their environment or arguments."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line, folder = path.read_bytes().decode(), os.readlink(path.with_name("cwd"))
-        except OSError:
-            continue
-        if "scripted_child" in line and folder == str(root):
-            found.append(line)
-    return found
+def _alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def _children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
 
 
 def test_two_builders_never_share_a_queue(tmp_path: Path) -> None:
