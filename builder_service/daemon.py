@@ -70,12 +70,8 @@ class BuilderSettings:
 
 def main(settings: BuilderSettings) -> None:
     """Serves until SIGTERM or SIGINT: then no new builds, running ones are queued for the next start."""
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(serve(settings))
-    else:
-        uvloop.run(serve(settings))
+    # Not uvloop: it forks, and gRPC's fork handlers kill some children before they start. asyncio's own loop uses vfork.
+    asyncio.run(serve(settings))
 
 
 async def serve(settings: BuilderSettings) -> None:
