@@ -70,7 +70,7 @@ class BuilderSettings:
 
 def main(settings: BuilderSettings) -> None:
     """Serves until SIGTERM or SIGINT: then no new builds, running ones are queued for the next start."""
-    # Not uvloop: it forks, and gRPC's fork handlers kill some children before they start. asyncio's own loop uses vfork.
+    # Not uvloop, which forks: gRPC's fork handlers kill some children before they start. asyncio's own loop uses vfork.
     asyncio.run(serve(settings))
 
 
