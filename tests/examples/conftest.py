@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from enginehouse import LLM
 from tests.builder_service.conftest import make_tokenizer, random_model
 
 
@@ -41,6 +42,13 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
         _daemon("inference", inference, home / "inference.log", *store, "--kv-cache-tokens", "4096"),
     ):
         yield Daemons(f"127.0.0.1:{builder}", f"127.0.0.1:{inference}", checkpoint, model)
+
+
+@pytest.fixture(scope="session")
+def llm(daemons: Daemons) -> Iterator[LLM]:
+    """The checkpoint, built and loaded as "tiny-llama"."""
+    with LLM(daemons.checkpoint, target=daemons.inference, builder=daemons.builder, dtype="float32") as client:
+        yield client
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,6 @@ PROMPTS = ["hello", "the quick brown fox", "a", "1+1="]
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def llm(daemons: Daemons) -> Iterator[LLM]:
-    with LLM(daemons.checkpoint, target=daemons.inference, builder=daemons.builder, dtype="float32") as client:
-        yield client
 
 
 def reference(model: Any, prompt: list[int], count: int) -> list[int]:
@@ -173,12 +166,11 @@ def test_the_command_line_goes_all_the_way(llm: LLM, daemons: Daemons) -> None:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    at = ("--builder", daemons.builder)
-    built = enginehouse("build", str(daemons.checkpoint), "--engine", "by-hand", "--dtype", "float32", *at)
-    assert built["version"]["name"] == "engines/by-hand/versions/1"
-    assert enginehouse("engines", "verify", "by-hand", *at)["intact"]
-    loaded = enginehouse("models", "load", "by-hand", "--target", daemons.inference)
+    at, target = ("--builder", daemons.builder), ("--target", daemons.inference)
+    built = enginehouse("build", str(daemons.checkpoint), "--engine", "tiny-llama", "--dtype", "float32", *at)
+    assert (built["reused"], built["version"]["name"]) == (True, llm.model.engine_version)
+    assert enginehouse("engines", "verify", "tiny-llama", *at)["intact"]
+    loaded = enginehouse("models", "load", "tiny-llama", "--name", "by-hand", *target)
     assert loaded["state"] == "ready"
-    options = ("--model", "by-hand", "--target", daemons.inference, "--max-tokens", "12", "--ignore-eos")
-    answer = enginehouse("generate", "hello", *options)
+    answer = enginehouse("generate", "hello", "--model", "by-hand", "--max-tokens", "12", "--ignore-eos", *target)
     assert answer["token_ids"] == llm.generate("hello", GREEDY, use_tqdm=False).outputs[0].token_ids

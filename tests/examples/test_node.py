@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from enginehouse import LLM, SamplingParams
 from tests.client.scripted import ScriptedServer
+from tests.examples.conftest import Daemons
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "node"
@@ -43,6 +45,19 @@ def server() -> Iterator[ScriptedServer]:
     running = ScriptedServer()
     yield running
     running.stop()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("chat", [False, True])
+def test_it_streams_what_a_real_daemon_generates(example: Path, daemons: Daemons, llm: LLM, chat: bool) -> None:
+    prompt = {"messages": [{"role": "user", "content": "the fox"}]} if chat else "the fox"
+    whole = llm.generate(prompt, SamplingParams(max_tokens=20), use_tqdm=False).outputs[0]
+    arguments = ["the fox", *(["--chat"] if chat else []), "--model", llm.model.name, "--max-tokens", "20", "--ids"]
+    done = run_example(example, *arguments, "--target", daemons.inference)
+    assert done.returncode == 0, done.stderr
+    text, ids = done.stdout.removesuffix("\n").rsplit("\n", 1)
+    assert text == whole.text
+    assert ids == f"ids: {' '.join(map(str, whole.token_ids))}"
 
 
 def test_it_streams_an_answer(example: Path, server: ScriptedServer) -> None:
