@@ -10,14 +10,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from engine_ops.graph import SUPPORTED_OPSETS
 from engine_store import EngineStore
 from engine_store.leases import LEASE_SECONDS, Lease
 from engine_store.manifest import Manifest
 from enginehouse.errors import AlreadyExists, EnginehouseError, FailedPrecondition, InvalidArgument, NotFound
 from inference_service.config import ModelConfig
 from inference_service.executor.executor import Executor, ExecutorSettings
-from inference_service.frontend.prompts import ModelSpec
+from inference_service.frontend.fit import check_manifest, fit_config, model_spec
 from inference_service.frontend.served_model import Engine, LoadSpec, ServedModel, State
 from inference_service.runners import load_runner
 from inference_service.runners.base import Runner
@@ -31,7 +30,6 @@ Progress = Callable[[float, str], None]
 """Called from any thread with the fraction done and what is being done."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
-_SUPPORTED_FORM = "torch"
 _INTERNAL = "loading failed on an internal error; the server's log has the details"
 
 
@@ -226,9 +224,14 @@ class ModelManager:
         """In a thread."""
         started = time.monotonic()
         folder = self._store.version_path(manifest.name, manifest.version)
-        report(0.05, "reading the tokenizer")
+
+        def checked(done: int, total: int) -> None:
+            report(0.5 * done / max(total, 1), "checking the files' digests")
+
+        self._store.verify(manifest.name, manifest.version, checked)
+        report(0.5, "reading the tokenizer")
         tokenizer = Tokenizer(folder / "tokenizer") if (folder / "tokenizer").is_dir() else None
-        report(0.1, "reading the weights")
+        report(0.55, "reading the weights")
         runner = self._load_runner(folder, manifest, spec.config)
         settings = ExecutorSettings(
             block_size=manifest.cache_groups[0].block_size,
@@ -242,7 +245,7 @@ class ModelManager:
         return Engine(
             runner=runner,
             executor=executor,
-            spec=_model_spec(spec, manifest, tokenizer, executor),
+            spec=model_spec(spec, manifest, tokenizer, executor.max_request_tokens),
             load_seconds=time.monotonic() - started,
         )
 
@@ -295,52 +298,6 @@ class ModelManager:
         )
 
 
-def check_manifest(manifest: Manifest) -> None:
-    """Refuses an engine that this server cannot run, before any of its files is read."""
-    forms = [target.form for target in manifest.targets]
-    if manifest.opset not in SUPPORTED_OPSETS:
-        raise _unfit("needs opset", manifest.opset, "runs", ", ".join(map(str, SUPPORTED_OPSETS)), "UNSUPPORTED_OPSET")
-    if _SUPPORTED_FORM not in forms:
-        raise _unfit("has the targets", ", ".join(forms) or "none", "runs", _SUPPORTED_FORM, "UNSUPPORTED_TARGET")
-    if manifest.mapping.world_size != 1:
-        raise _unfit("needs ranks:", manifest.mapping.world_size, "runs", "1", "UNSUPPORTED_WORLD_SIZE")
-    kinds = {group.kind for group in manifest.cache_groups}
-    if not manifest.cache_groups or kinds - {"paged", "window"}:
-        raise _unfit("has the caches", ", ".join(sorted(kinds)) or "none", "runs", "paged, window", "UNSUPPORTED_CACHE")
-
-
-def fit_config(config: ModelConfig, manifest: Manifest) -> ModelConfig:
-    """`config` with its batch held to the engine's limits; a sequence limit above the engine's is refused."""
-    limits, scheduler = manifest.limits, config.scheduler
-    if config.max_seq_len is not None and not 2 <= config.max_seq_len <= limits.max_seq_len:
-        raise InvalidArgument(
-            f"`limits.max_seq_len` is {config.max_seq_len}; the engine takes 2 to {limits.max_seq_len}.",
-            reason="LIMIT_ABOVE_ENGINE",
-            metadata={"field": "limits.max_seq_len", "value": config.max_seq_len, "engine": limits.max_seq_len},
-        )
-    return dataclasses.replace(
-        config,
-        max_seq_len=config.max_seq_len or limits.max_seq_len,
-        scheduler=dataclasses.replace(
-            scheduler,
-            max_batch_size=min(scheduler.max_batch_size, limits.max_batch_size),
-            max_num_tokens=min(scheduler.max_num_tokens, limits.max_num_tokens),
-        ),
-    )
-
-
-def _model_spec(spec: LoadSpec, manifest: Manifest, tokenizer: Tokenizer | None, executor: Executor) -> ModelSpec:
-    scheduler, longest = spec.config.scheduler, executor.max_request_tokens
-    return ModelSpec(
-        vocab_size=manifest.vocab_size,
-        max_seq_len=longest,
-        max_prompt_tokens=longest if scheduler.enable_chunked_prefill else min(longest, scheduler.max_num_tokens),
-        eos_token_ids=manifest.eos_token_ids,
-        use_priority=spec.use_priority,
-        tokenizer=tokenizer,
-    )
-
-
 def _same(model: ServedModel, spec: LoadSpec, manifest: Manifest) -> bool:
     version = (manifest.name, manifest.version)
     return (model.manifest.name, model.manifest.version) == version and model.load.config == spec.config
@@ -353,14 +310,6 @@ def _close_unused(making: asyncio.Future[Engine]) -> None:
 
 async def _at_once(model: ServedModel) -> ServedModel:
     return model
-
-
-def _unfit(has: str, engine: object, runs: str, server: str, reason: str) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"The engine {has} {engine}; this server {runs} {server}. Build the engine again for this server.",
-        reason=reason,
-        metadata={"engine": engine, "server": server},
-    )
 
 
 def _unknown_model(name: str, served: list[str]) -> NotFound:
