@@ -289,11 +289,11 @@ inline void decode_merge(const Op& op, const Step& step, const Item& item, const
 template <class T>
 void paged_attention(const Op& op, const Step& step, Team team, Work& work, int64_t& next) {
   const size_t slot_size = size_t(op.heads / op.kv_heads) * (op.head_dim + 2);
-#pragma omp single
-  {
+  if (team.rank == 0) {
     plan(op, step, work);
     next = 0;
   }
+  team.meet();
   for (;;) {
     const int64_t i = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
     if (i >= int64_t(work.items.size())) break;
@@ -301,7 +301,7 @@ void paged_attention(const Op& op, const Step& step, Team team, Work& work, int6
     if (item.slot < 0) prefill_item<T>(op, step, item.sequence, item.from, item.to, item.head);
     else decode_item<T>(op, step, item, work.partial.data() + item.slot * slot_size);
   }
-  barrier();
+  team.meet();
   for (size_t i = team.begin(work.items.size()); i < size_t(team.end(work.items.size())); i++) {
     const Item& item = work.items[i];
     if (item.slot >= 0 && item.from == spans_of(op, step, item.sequence).first)

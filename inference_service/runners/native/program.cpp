@@ -57,12 +57,13 @@ void eh_run(const Op* ops, int64_t count, const Step* step, int32_t threads) {
   static thread_local Work work;  // the caller's: one executor thread
   Work& shared = work;
   int64_t next = 0;
+  Barrier meeting;
 #pragma omp parallel num_threads(threads)
   {
-    const Team team{omp_get_thread_num(), omp_get_num_threads()};
+    const Team team{omp_get_thread_num(), omp_get_num_threads(), &meeting};
     for (int64_t i = 0; i < count; i++) {
       run_op(ops[i], *step, team, shared, next);
-      barrier();
+      team.meet();
     }
   }
 }

@@ -1,6 +1,8 @@
 // The records that Python fills (native.py has the same, in the same order).
 #pragma once
 
+#include <sched.h>
+
 #include <cstdint>
 
 namespace eh {
@@ -32,16 +34,40 @@ struct Step {
   const int64_t* table_width;
 };
 
+// Where threads wait for each other. Spins for some 50 us, as the work between two meetings is short, then yields: when
+// the machine is busy the missing thread may be waiting for this one's core. (OpenMP's own spins for milliseconds.)
+class Barrier {
+ public:
+  void meet(int size) {
+    const uint32_t round = __atomic_load_n(&round_, __ATOMIC_ACQUIRE);
+    if (__atomic_add_fetch(&arrived_, 1, __ATOMIC_ACQ_REL) == size) {
+      __atomic_store_n(&arrived_, 0, __ATOMIC_RELAXED);
+      __atomic_store_n(&round_, round + 1, __ATOMIC_RELEASE);
+      return;
+    }
+    for (int spins = 0; __atomic_load_n(&round_, __ATOMIC_ACQUIRE) == round; spins++)
+      if (spins < 1000) pause();
+      else sched_yield();
+  }
+
+ private:
+  static void pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  alignas(64) int32_t arrived_ = 0;
+  alignas(64) uint32_t round_ = 0;
+};
+
 // One thread of those that run an operator together.
 struct Team {
   int rank, size;
+  Barrier* barrier;
+  void meet() const { barrier->meet(size); }
   // This thread's share [begin, end) of `count` items.
   int64_t begin(int64_t count) const { return count * rank / size; }
   int64_t end(int64_t count) const { return count * (rank + 1) / size; }
 };
-
-inline void barrier() {
-#pragma omp barrier
-}
 
 }  // namespace eh
