@@ -17,11 +17,15 @@ from inference_service.frontend.request import Admission, LiveRequest
 from inference_service.frontend.served_model import ServedModel
 from inference_service.frontend.validation import Plan, check_start, make_plan
 from inference_service.models import ModelManager
-from service_kit import status
+from service_kit import logs, status
+
+log = logs.logger("requests")
 
 T = TypeVar("T")
 INLINE_CHARS = 4096
 """Longer texts, and all chats (a template is a program), are encoded off the event loop."""
+ENCODE_SECONDS = 30.0
+"""A prompt that takes longer to render and encode is refused: templates are programs and may not end."""
 DEADLINE_MARGIN = 0.2
 """Seconds before the RPC's deadline, at most a tenth of what is left, at which requests end with TIMEOUT: the client
 would not hear of an end at the deadline itself."""
@@ -84,9 +88,12 @@ class Admitter:
 
     async def _accept_later(self, request: LiveRequest, started: _Started) -> None:
         try:
-            prompt = await self.offload(encode_prompt, started.start, started.model.spec)
+            async with asyncio.timeout(ENCODE_SECONDS):
+                prompt = await self.offload(encode_prompt, started.start, started.model.spec)
             started.model.require_ready()
             self._accept(request, started, prompt)
+        except TimeoutError:
+            _refuse(request, _too_slow())
         except Exception as error:
             _refuse(request, error)
 
@@ -114,6 +121,7 @@ class Admitter:
         def release() -> None:
             del self._live[server_id]
             model.release(number)
+            _log_end(request, server_id, model)
 
         request.when_ended(release)
         return number
@@ -128,12 +136,35 @@ class Admitter:
             )
 
 
+def _too_slow() -> errors.ResourceExhausted:
+    return errors.ResourceExhausted(
+        f"The prompt could not be encoded within {ENCODE_SECONDS:g} s; shorten it, or send `token_ids`.",
+        reason="ENCODING_TOO_SLOW",
+        metadata={"seconds": ENCODE_SECONDS},
+        retry_after=ENCODE_SECONDS,
+    )
+
+
 def _deadline(plan: Plan, arrival: float, stream_deadline: float | None) -> float | None:
     """The earlier of the request's limit and the stream's end."""
     limits = [arrival + plan.time_limit] if plan.time_limit is not None else []
     if stream_deadline is not None:
         limits.append(stream_deadline - min(DEADLINE_MARGIN, max(0.0, stream_deadline - arrival) / 10))
     return min(limits, default=None)
+
+
+def _log_end(request: LiveRequest, server_id: str, model: ServedModel) -> None:
+    plan = request.admission.plan if request.admission is not None else None
+    if plan is not None:
+        log.info(
+            "request ended",
+            server_id=server_id,
+            model=model.name,
+            prompt_tokens=len(plan.prompt.token_ids),
+            completion_tokens=request.completion_tokens,
+            finish=request.finish_reason,
+            labels=plan.labels,
+        )
 
 
 def _refuse(request: LiveRequest, error: Exception) -> None:

@@ -12,7 +12,14 @@ from typing import Protocol
 
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2 as pb
 from enginehouse.errors import EnginehouseError, Internal
-from inference_service.executor.messages import AddRequest, CancelRequest, Command, RequestMetrics, RequestOutput
+from inference_service.executor.messages import (
+    AddRequest,
+    CancelRequest,
+    Command,
+    FinishReason,
+    RequestMetrics,
+    RequestOutput,
+)
 from inference_service.frontend import events
 from inference_service.frontend.validation import Plan
 from inference_service.text.output import Delta, DeltaBuffer, Finish, OutputProcessor
@@ -81,8 +88,9 @@ class LiveRequest:
         self._buffer = DeltaBuffer()
         self._started = False
         self._has_output = False
-        self._output_has_ended = False
-        self._completion_tokens = 0
+        self.completion_tokens = 0
+        self.finish_reason: FinishReason | None = None
+        """Known once its output has ended; None for one that failed."""
         self._tail: list[pb.Event] = []
 
     @property
@@ -173,13 +181,13 @@ class LiveRequest:
         """The first tokens at once; later ones by the interval; at the end whatever is left."""
         if self._admission is None or not self._admission.plan.stream or not self._buffer:
             return False
-        last = self._output_has_ended or self.phase is Phase.ENDED
+        last = self.finish_reason is not None or self.phase is Phase.ENDED
         return last or not self._started or len(self._buffer) >= self._admission.plan.interval
 
     def _output_ended(self, finish: Finish) -> None:
         assert self._admission is not None, "finish before admission"
-        self._output_has_ended = True
-        self._completion_tokens = finish.completion_tokens
+        self.finish_reason = finish.reason
+        self.completion_tokens = finish.completion_tokens
         whole = _NOTHING if self._admission.plan.stream else self._buffer.take()
         self._tail.append(events.finished(self.request_id, finish, whole))
 
@@ -190,7 +198,7 @@ class LiveRequest:
             events.done(
                 self.request_id,
                 len(plan.prompt.token_ids),
-                self._completion_tokens,
+                self.completion_tokens,
                 metrics,
                 perf=plan.perf_metrics,
             )

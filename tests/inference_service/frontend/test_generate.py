@@ -204,6 +204,23 @@ async def test_a_malformed_message_ends_the_stream_with_a_status(rig: Rig) -> No
     await rig.settled()
 
 
+async def test_an_over_long_message_ends_the_stream_with_a_status_and_harms_nobody(rig: Rig) -> None:
+    stream = rig.stream()
+    await stream.start(start("x", None, text="a" * (33 << 20)))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.outcomes()
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (await rig.one(start())).reason == "LENGTH"
+
+
+async def test_a_template_that_does_not_end_is_refused(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_service.frontend.admission.ENCODE_SECONDS", 0.1)
+    loop = "{% for i in range(90000) %}{% for j in range(30) %}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(rig.model.spec.tokenizer._hf, "chat_template", loop)
+    refused = (await rig.one(start(ids=None, chat={"messages": [{"role": "user", "content": "a"}]}))).error
+    assert refused.reason == "ENCODING_TOO_SLOW"
+
+
 async def test_cancel_answers_with_finished_cancelled_and_done(rig: Rig) -> None:
     rig.runner.step_seconds = 0.01
     stream = rig.stream()
