@@ -41,6 +41,23 @@ _RETRY = {
     "backoffMultiplier": 2,
     "retryableStatusCodes": ["UNAVAILABLE"],
 }
+# What gRPC says of a connection that could not be made, and what that means here. The first that fits counts.
+_NO_CONNECTION = (
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "UNTRUSTED",
+        "The certificate of {target} is not trusted: give the CA that signed it.",
+    ),
+    ("handshake failed", "TLS_FAILED", "What answers at {target} does not speak TLS as asked: check TLS and the port."),
+    ("parsing HTTP/2", "NOT_GRPC", "What answers at {target} is no gRPC server: check the port."),
+    ("resolving", "UNKNOWN_HOST", "There is no host of {target}: check the name."),
+    (
+        "Socket closed",
+        "REFUSED",
+        "What answers at {target} closes the connection: check the port, and TLS if it has it.",
+    ),
+    ("", "UNREACHABLE", "No Enginehouse daemon answers at {target}: start one with `enginehouse {daemon}`."),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +134,11 @@ class Endpoint:
             return known
         what = {"target": self.target}
         if isinstance(known, Unavailable):
-            lost = "reset" in known.message or "closed" in known.message.lower()
-            if lost:
+            if not known.message.startswith(("failed to connect", "errors resolving")):
                 text = f"The connection to the {self.daemon} daemon at {self.target} was lost; try again."
                 return Unavailable(text, reason="CONNECTION_LOST", metadata=what)
-            text = f"No Enginehouse daemon answers at {self.target}: start one with `enginehouse {self.daemon}`."
-            return Unavailable(text, reason="UNREACHABLE", metadata=what)
+            _, reason, text = next(row for row in _NO_CONNECTION if row[0] in known.message)
+            return Unavailable(text.format(target=self.target, daemon=self.daemon), reason=reason, metadata=what)
         if isinstance(known, Unimplemented):
             text = f"What answers at {self.target} is not an Enginehouse {self.daemon} daemon; check the address."
             return Unimplemented(text, reason="WRONG_SERVER", metadata=what)

@@ -72,8 +72,10 @@ class ScriptedInference(inference_pb2_grpc.InferenceServiceServicer):
             self.dropped += 1
             raise
         finally:
-            for task in (reader, *tasks):
+            running = [reader, *tasks]
+            for task in running:
                 task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, start: inference_pb2.Start, outbox: asyncio.Queue[Any], cancel: asyncio.Event) -> None:
         self.starts.append(start)
@@ -199,10 +201,15 @@ class ScriptedTelemetry(telemetry_pb2_grpc.TelemetryServiceServicer):
 
 
 class RunningServer:
-    """A grpc.aio server on its own thread and a free port."""
+    """A grpc.aio server on its own thread. Port 0 takes a free one."""
 
-    def __init__(self, register: Callable[[grpc.aio.Server], None]) -> None:
-        self._register = register
+    def __init__(
+        self,
+        register: Callable[[grpc.aio.Server], None],
+        port: int = 0,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        self._register, self.port, self._credentials = register, port, credentials
         self._ready, self._loop = threading.Event(), asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -222,19 +229,23 @@ class RunningServer:
         self._end = asyncio.Event()
         server = grpc.aio.server(interceptors=[ErrorInterceptor()])
         self._register(server)
-        self.port = server.add_insecure_port("127.0.0.1:0")
+        address = f"127.0.0.1:{self.port}"
+        secure = self._credentials
+        self.port = server.add_secure_port(address, secure) if secure else server.add_insecure_port(address)
         await server.start()
         self._ready.set()
         await self._end.wait()
         await server.stop(0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
 
 
 class ScriptedServer(RunningServer):
     """The whole scripted inference daemon."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
         self.inference, self.models = ScriptedInference(), ScriptedModels()
-        super().__init__(self._add)
+        super().__init__(self._add, port, credentials)
 
     def _add(self, server: grpc.aio.Server) -> None:
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(self.inference, server)

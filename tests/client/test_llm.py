@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import http.server
 import pickle
 import subprocess
 import sys
@@ -291,6 +292,37 @@ def test_a_script_that_never_shuts_down_exits_cleanly(server: ScriptedServer) ->
 def test_nothing_listens(unused_tcp_port: int) -> None:
     with pytest.raises(Unavailable, match=r"No Enginehouse daemon answers at .*`enginehouse inference`"):
         LLM("tiny", target=f"127.0.0.1:{unused_tcp_port}")
+
+
+def test_a_lost_connection_fails_what_ran_and_is_made_again() -> None:
+    first = ScriptedServer()
+    with LLM("tiny", target=first.target) as llm:
+        output = llm.generate_async("slow", FIVE, streaming=True)
+        next(output)
+        first.stop()
+        with pytest.raises(Unavailable, match="was lost") as caught:
+            output.result(10)
+        assert caught.value.reason == "CONNECTION_LOST"
+        assert output.outputs[0].length > 0  # what had come stays
+        second = ScriptedServer(first.port)
+        assert llm.generate("echo", FIVE, use_tqdm=False).outputs[0].text == TEXT
+        second.stop()
+
+
+def test_what_is_no_grpc_server_is_told_apart() -> None:
+    page = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    thread = threading.Thread(target=page.serve_forever, daemon=True)
+    thread.start()
+    with pytest.raises(Unavailable, match="is no gRPC server: check the port"):
+        LLM("tiny", target=f"127.0.0.1:{page.server_port}")
+    page.shutdown()
+    page.server_close()
+    thread.join()
+
+
+def test_an_unknown_host_is_named() -> None:
+    with pytest.raises(Unavailable, match=r"There is no host of nowhere\.invalid:1"):
+        LLM("tiny", target="nowhere.invalid:1")
 
 
 def test_an_unknown_model_names_what_is_served(server: ScriptedServer) -> None:
