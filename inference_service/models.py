@@ -298,9 +298,14 @@ class ModelManager:
         )
 
 
+def _settings(spec: LoadSpec) -> LoadSpec:
+    """`spec` without what does not change how the model runs."""
+    return dataclasses.replace(spec, ref="", labels={})
+
+
 def _same(model: ServedModel, spec: LoadSpec, manifest: Manifest) -> bool:
     version = (manifest.name, manifest.version)
-    return (model.manifest.name, model.manifest.version) == version and model.load.config == spec.config
+    return (model.manifest.name, model.manifest.version) == version and _settings(model.load) == _settings(spec)
 
 
 def _close_unused(making: asyncio.Future[Engine]) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+
+from google.protobuf.message import Message
 
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2 as pb
 from enginehouse._gen.enginehouse.inference.v1 import sampling_pb2 as spb
@@ -44,16 +47,16 @@ NEUTRAL: dict[str, float] = {
 
 def refuse_fields(start: pb.Start) -> None:
     """Raises Unimplemented (reason UNSUPPORTED_FIELD) for the first field that is set and not honoured."""
-    for path, neutral in NEUTRAL.items():
-        part, name = path.split(".")
-        message = getattr(start, part)
-        value = getattr(message, name)
-        if path == "output.logprobs_mode" and value == spb.LOGPROBS_MODE_UNSPECIFIED:
-            continue
-        if (path == "output.logprobs_mode" or message.HasField(name)) and not math.isclose(
-            value, neutral, rel_tol=1e-6
-        ):
-            raise unsupported_field(path, f"= {value:g} is not supported yet")
+    refuse_unless_neutral(start, NEUTRAL)
     if any(len(sequence.ids) != 1 for sequence in start.sampling.stop_token_sequences):
         raise unsupported_field("sampling.stop_token_sequences", "with other than one id each is not supported yet")
     refuse_unsupported(start, HONOURED | NEUTRAL.keys() | {"sampling.stop_token_sequences"})
+
+
+def refuse_unless_neutral(message: Message, neutral: Mapping[str, float]) -> None:
+    """Raises Unimplemented for a field of the table ("part.name" to number) that is set to another value."""
+    for path, accepted in neutral.items():
+        part, name = path.split(".")
+        for field, value in getattr(message, part).ListFields():
+            if field.name == name and not math.isclose(value, accepted, rel_tol=1e-6):
+                raise unsupported_field(path, f"= {value:g} is not supported yet")

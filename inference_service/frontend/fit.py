@@ -52,10 +52,13 @@ def fit_config(config: ModelConfig, manifest: Manifest) -> ModelConfig:
 def model_spec(spec: LoadSpec, manifest: Manifest, tokenizer: Tokenizer | None, longest: int) -> ModelSpec:
     """What requests are held to. `longest`: most tokens of one sequence, with the KV cache counted in."""
     scheduler = spec.config.scheduler
+    bounds = [longest, *([spec.max_input_len] if spec.max_input_len is not None else [])]
+    if not scheduler.enable_chunked_prefill:
+        bounds.append(scheduler.max_num_tokens)
     return ModelSpec(
         vocab_size=manifest.vocab_size,
         max_seq_len=longest,
-        max_prompt_tokens=longest if scheduler.enable_chunked_prefill else min(longest, scheduler.max_num_tokens),
+        max_prompt_tokens=min(bounds),
         eos_token_ids=manifest.eos_token_ids,
         use_priority=spec.use_priority,
         tokenizer=tokenizer,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from google.protobuf.message import Message
+
 from engine_store.manifest import Manifest
 from enginehouse._gen.enginehouse.common.v1 import common_pb2
 from enginehouse._gen.enginehouse.inference.v1 import model_pb2 as mpb
 from enginehouse.errors import FailedPrecondition, InvalidArgument, unsupported_field
 from inference_service.config import KvCacheConfig, ModelConfig, RunnerConfig, SchedulerConfig
 from inference_service.frontend.checks import check_count, check_float, check_int, invalid
+from inference_service.frontend.fields import refuse_unless_neutral
 from inference_service.frontend.served_model import LoadSpec
 from service_kit.fields import refuse_unsupported
 
@@ -21,10 +24,30 @@ HONOURED = frozenset(
         *("kv_cache.enable_partial_reuse", "kv_cache.tokens_per_block"),
         *("scheduler.capacity_scheduler_policy", "scheduler.context_chunking_policy", "scheduler.waiting_queue_policy"),
         *("scheduler.enable_chunked_prefill", "scheduler.chunk_size"),
-        *("limits.max_batch_size", "limits.max_num_tokens", "limits.max_seq_len"),
+        *("limits.max_batch_size", "limits.max_num_tokens", "limits.max_seq_len", "limits.max_input_len"),
         *("executor.max_queue_size", "executor.num_threads", "executor.batching_type"),
+        "executor.iter_stats_max_iterations",
     }
 )
+NEUTRAL: dict[str, float] = {
+    "kv_cache.copy_on_partial_reuse": True,
+    "kv_cache.sink_token_length": 0,
+    "kv_cache.host_cache_size": 0,
+    "kv_cache.disk_cache_size": 0,
+    "kv_cache.secondary_offload_min_priority": 0,
+    "kv_cache.event_buffer_max_size": 0,
+    "kv_cache.max_gpu_total_bytes": 0,
+    "limits.max_beam_width": 1,
+    "limits.max_prompt_embedding_table_size": 0,
+    "limits.max_draft_len": 0,
+    "limits.max_lora_rank": 0,
+    "limits.max_encoder_input_len": 0,
+    "executor.normalize_log_probs": True,
+    "executor.request_stats_max_iterations": 0,
+    "executor.gpu_weights_percent": 1.0,
+}
+"""Fields that are not honoured yet, but whose default, given explicitly, asks for nothing."""
+_MAX_STATS = 100_000
 
 Policy = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"]
 _POLICIES: dict[int, Policy] = {
@@ -47,7 +70,8 @@ def to_load_spec(request: mpb.LoadModelRequest, defaults: ModelConfig) -> LoadSp
     Raises:
         Unimplemented: a field that is not honoured. InvalidArgument: a value out of range.
     """
-    refuse_unsupported(request, HONOURED)
+    refuse_unless_neutral(request, NEUTRAL)
+    refuse_unsupported(request, HONOURED | NEUTRAL.keys())
     if not request.engine:
         raise invalid("engine", "is empty; name the engine to load.", "NO_ENGINE")
     if request.target not in ("", "torch"):
@@ -70,6 +94,10 @@ def to_load_spec(request: mpb.LoadModelRequest, defaults: ModelConfig) -> LoadSp
         ),
         use_priority=request.scheduler.waiting_queue_policy == mpb.WAITING_QUEUE_POLICY_PRIORITY,
         labels=dict(request.labels),
+        max_input_len=_optional_int(request.limits, "max_input_len", "limits.max_input_len", 1),
+        stats_kept=_optional_int(
+            request.executor, "iter_stats_max_iterations", "executor.iter_stats_max_iterations", 0, _MAX_STATS
+        ),
     )
 
 
@@ -150,6 +178,10 @@ def _runner(request: mpb.LoadModelRequest, defaults: RunnerConfig) -> RunnerConf
     if request.executor.HasField("num_threads"):
         changes["num_threads"] = check_int("executor.num_threads", request.executor.num_threads, 1, 1024)
     return dataclasses.replace(defaults, **changes)  # type: ignore[arg-type]
+
+
+def _optional_int(message: Message, name: str, path: str, low: int, high: int | None = None) -> int | None:
+    return check_int(path, getattr(message, name), low, high) if message.HasField(name) else None
 
 
 def _max_queue_size(asked: mpb.ExecutorConfig, default: int) -> int:

@@ -69,6 +69,7 @@ def _limits(model: ServedModel) -> common_pb2.EngineLimits:
     return common_pb2.EngineLimits(
         max_batch_size=scheduler.max_batch_size,
         max_num_tokens=scheduler.max_num_tokens,
+        max_input_len=model.engine.spec.max_prompt_tokens if model.engine else model.load.max_input_len,
         max_seq_len=longest,
         max_beam_width=1,
     )

@@ -65,6 +65,10 @@ class LoadSpec:
     use_priority: bool = False
     """Whether a request's priority orders the queue; else the first that came is first."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    max_input_len: int | None = None
+    """Most prompt tokens of a request; None: what the sequence limit allows."""
+    stats_kept: int | None = None
+    """Steps whose statistics are kept; None: 1000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class ServedModel:
         self.create_time = self.update_time = time.time()
         self.engine: Engine | None = None
         self.live: dict[int, LiveRequest] = {}
-        self.steps: deque[StepStats] = deque(maxlen=STATS_KEPT)
+        self.steps: deque[StepStats] = deque(maxlen=STATS_KEPT if load.stats_kept is None else load.stats_kept)
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._thread: ExecutorThread | None = None

@@ -65,6 +65,13 @@ async def test_a_loaded_model_is_described(rig: Rig) -> None:
     assert [each.name for each in listed.models] == ["second", "tiny"]
 
 
+async def test_a_bound_on_prompts_is_kept(rig: Rig) -> None:
+    await load(rig, engine="tiny", model="short", limits={"max_input_len": 4, "max_beam_width": 1})
+    outcomes = await rig.generate(start("fits", [5] * 4, model="short"), start("long", [5] * 5, model="short"))
+    assert outcomes["fits"].kinds[-1] == "done"
+    assert outcomes["long"].error.metadata["max_prompt_tokens"] == "4"
+
+
 async def test_each_served_name_answers_and_the_bare_name_needs_to_be_unique(rig: Rig) -> None:
     await load(rig, engine="tiny", model="second")
     outcomes = await rig.generate(start("a", model="tiny"), start("b", model="second@1"), start("c"))
@@ -124,6 +131,7 @@ async def test_an_engine_that_does_not_fit_is_refused_with_both_sides(
         ({"engine": "tiny", "model": "m", "limits": {"max_batch_size": 9}}, errors.InvalidArgument),
         ({"engine": "tiny", "model": "m", "kv_cache": {"tokens_per_block": 64}}, errors.FailedPrecondition),
         ({"engine": "tiny", "model": "m", "kv_cache": {"host_cache_size": 1}}, errors.Unimplemented),
+        ({"engine": "tiny", "model": "m", "limits": {"max_beam_width": 2}}, errors.Unimplemented),
         ({"engine": "tiny", "model": "m", "speculative": {"mode": "eagle"}}, errors.Unimplemented),
         ({"engine": "tiny", "model": "m", "replace": True}, errors.Unimplemented),
         ({"engine": "tiny", "model": "m", "follow_alias": True}, errors.Unimplemented),
