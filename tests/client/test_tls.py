@@ -22,7 +22,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     home = tmp_path_factory.mktemp("tls")
     cert, key = home / "cert.pem", home / "key.pem"
     options = ["-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command = ["openssl", "req", "-x509", *options, "-addext", "subjectAltName=DNS:localhost"]
+    command = ["openssl", "req", "-x509", *options, "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
     return cert, key
 
@@ -33,7 +33,7 @@ def target(certificate: tuple[Path, Path]) -> Iterator[str]:
     cert, key = (path.read_bytes() for path in certificate)
     credentials = grpc.ssl_server_credentials([(key, cert)], root_certificates=cert, require_client_auth=True)
     server = ScriptedServer(credentials=credentials)
-    yield f"localhost:{server.port}"
+    yield server.target
     server.stop()
 
 
