@@ -28,6 +28,7 @@ MIN_INTERVAL_SECONDS = 0.1
 MAX_JOB_BYTES = 1 << 20
 MAX_THREADS = 8
 _PR_SET_PDEATHSIG = 1
+_M_MMAP_THRESHOLD = -3
 
 
 class EventWriter:
@@ -69,6 +70,7 @@ def main() -> int:
     """Runs the child; returns its exit code."""
     _die_with_parent()
     _limit_threads()
+    _return_freed_memory()
     signal.signal(signal.SIGTERM, _terminate)
     writer = EventWriter(_take_stdout())
     threading.Thread(target=_beat, args=(writer,), daemon=True).start()
@@ -119,6 +121,13 @@ def _limit_threads() -> None:
     threads = max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // 2))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _return_freed_memory() -> None:
+    """glibc keeps freed blocks below 32 MiB, which held a layer's q and o for every layer; from 1 MiB on, map them."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -20,6 +20,7 @@ DTYPES = {
     "bfloat16": (torch.bfloat16, "BF16"),
     "float16": (torch.float16, "F16"),
 }
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 WRITE_BYTES = 32 << 20
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 """Constants that older checkpoints carry and that follow from the config."""
@@ -36,7 +37,7 @@ def check_parameters(checkpoint: Checkpoint, parts: Mapping[str, WeightParts], t
     """Every parameter is in the checkpoint once, with the shape that the config implies, and nothing is left over.
 
     Raises:
-        FailedPrecondition: a tensor is missing or has another shape.
+        FailedPrecondition: a tensor is missing or has another shape, or a tied head differs from the embedding.
         Unimplemented: the checkpoint has a tensor that the engine would leave out.
     """
     present = checkpoint.names()
@@ -49,9 +50,15 @@ def check_parameters(checkpoint: Checkpoint, parts: Mapping[str, WeightParts], t
                 found = list(checkpoint.shape(name))
                 message = f"Tensor {name} has shape {found}; the config implies {list(shape)}. The files do not match."
                 raise broken("CHECKPOINT_SHAPE_MISMATCH", message, tensor=name, shape=found, expected=list(shape))
+    if tied_head and HEAD in present and not torch.equal(checkpoint.tensor(HEAD), checkpoint.tensor(EMBEDDING)):
+        message = (
+            f"The config ties the head to the embedding, and {HEAD} differs from {EMBEDDING}; set "
+            "`tie_word_embeddings` to false in config.json if the head is meant."
+        )
+        raise broken("CHECKPOINT_HEAD_DIFFERS", message, tensor=HEAD)
     used = {name for part in parts.values() for name in part.names}
     for name in sorted(present - used):
-        if name.endswith(IGNORED_SUFFIXES) or (tied_head and name == "lm_head.weight"):
+        if name.endswith(IGNORED_SUFFIXES) or (tied_head and name == HEAD):
             continue
         message = f"The checkpoint has tensor {name}, which an engine of its architecture does not use."
         raise Unimplemented(message, reason="UNSUPPORTED_TENSOR", metadata={"tensor": name})

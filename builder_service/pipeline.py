@@ -141,8 +141,8 @@ def _convert(job: BuildJob, opened: Opened, directory: Path, progress: Progress)
         raise ResourceExhausted(message, reason="STORE_FULL", metadata=metadata)
     (directory / "weights").mkdir()
     (directory / "tokenizer").mkdir()
-    convert(opened.checkpoint, opened.parts, opened.plan.dtype, directory / WEIGHTS, progress)
     opened.checkpoint.write_tokenizer(directory / "tokenizer")
+    convert(opened.checkpoint, opened.parts, opened.plan.dtype, directory / WEIGHTS, progress)
     write_json(
         directory / "config.json",
         {

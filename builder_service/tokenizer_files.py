@@ -33,13 +33,27 @@ def copy_tokenizer(source: Path, destination: Path) -> None:
     """Copies a checkpoint's tokenizer files; makes tokenizer.json where the checkpoint has only the older forms.
 
     Raises:
-        FailedPrecondition: the older form cannot be converted.
+        FailedPrecondition: tokenizer.json is damaged, or the older form cannot be converted.
     """
     for name in COPIED:
         if (source / name).is_file():
             shutil.copyfile(source / name, destination / name)
     if not (source / "tokenizer.json").is_file() and any((source / name).is_file() for name in SLOW):
         _convert(source, destination)
+    if has_tokenizer(destination):
+        _check(destination / "tokenizer.json")
+
+
+def _check(path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    try:
+        Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        pointer = path.read_bytes()[:8] == b"version "
+        what = "is a Git LFS pointer; run `git lfs pull`" if pointer else "cannot be read; download it again"
+        message = f"The checkpoint's tokenizer.json {what}."
+        raise FailedPrecondition(message, reason="TOKENIZER_UNREADABLE", metadata={"file": path.name}) from error
 
 
 def _convert(source: Path, destination: Path) -> None:

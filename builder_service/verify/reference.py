@@ -10,12 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from builder_service.sources.base import Checkpoint
+from builder_service.sources.base import Checkpoint, Progress
 from builder_service.verify.precision import Float32Accumulate
 
 
 def reference_logits(
-    checkpoint: Checkpoint, sequences: Sequence[Sequence[int]], dtype: str, progress: Any = None
+    checkpoint: Checkpoint,
+    sequences: Sequence[Sequence[int]],
+    dtype: str,
+    progress: Progress = lambda done, total: None,
 ) -> list[Tensor]:
     """Logits of every position of every sequence, by transformers' own forward pass.
 
@@ -53,7 +56,7 @@ def _skeleton(config: dict[str, Any], dtype: torch.dtype) -> Any:
 
 
 @contextmanager
-def _streamed(model: nn.Module, checkpoint: Checkpoint, progress: Any) -> Iterator[None]:
+def _streamed(model: nn.Module, checkpoint: Checkpoint, progress: Progress) -> Iterator[None]:
     """Hooks that fill a module from the checkpoint before it runs and empty it after."""
     units = list(_units(model))
     done = 0
@@ -73,8 +76,7 @@ def _streamed(model: nn.Module, checkpoint: Checkpoint, progress: Any) -> Iterat
                     child._parameters[name] = nn.Parameter(parameter.to("meta"), requires_grad=False)
         gc.collect(0)
         done += 1
-        if progress is not None:
-            progress(done, len(units))
+        progress(done, len(units))
 
     handles = []
     for path, module in units:

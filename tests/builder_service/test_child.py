@@ -21,6 +21,7 @@ from builder_service.job import (
     Stage,
     StageEvent,
 )
+from builder_service.memory import anonymous_bytes
 from engine_store import EngineStore
 
 DECODER = msgspec.json.Decoder(ChildEvent)
@@ -106,6 +107,26 @@ def test_sigterm_leaves_nothing_staged(make_checkpoint, tmp_path):
     child.stderr.close()
     assert not list((tmp_path / "store" / "staging").iterdir())
     assert EngineStore(tmp_path / "store").list_engines() == []
+
+
+@pytest.mark.long
+def test_memory_grows_by_a_tensor_and_not_by_the_model(make_checkpoint, tmp_path):
+    directory = make_checkpoint(hidden_size=1536, intermediate_size=4096, num_hidden_layers=8, vocab_size=4000)
+    model, largest = (directory / "model.safetensors").stat().st_size, 1536 * 4096 * 4
+    child = start()
+    child.stdin.write(msgspec.json.encode(make_job(tmp_path, directory)))
+    child.stdin.close()
+    peaks, stage = dict.fromkeys(Stage, 0), Stage.FETCHING
+    for line in child.stdout:
+        event = DECODER.decode(line)
+        stage = event.stage if isinstance(event, StageEvent) else stage
+        peaks[stage] = max(peaks[stage], anonymous_bytes(child.pid))
+    assert child.wait() == 0
+    child.stdout.close()
+    child.stderr.close()
+    assert model > 600e6
+    assert peaks[Stage.CONVERTING] - peaks[Stage.FETCHING] < 3 * largest
+    assert peaks[Stage.VERIFYING] - peaks[Stage.FETCHING] < 0.6 * model
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="uses prctl")

@@ -97,6 +97,18 @@ def test_constants_of_older_checkpoints_are_ignored(make_checkpoint):
     check_parameters(checkpoint, weight_parts(spec), spec.tied_head)
 
 
+def test_a_tied_head_must_equal_the_embedding(make_checkpoint):
+    directory = make_checkpoint(tie_word_embeddings=True)
+    head = load_file(directory / "model.safetensors")["model.embed_tokens.weight"].clone()
+    change_weights(directory, lambda tensors: tensors.update({"lm_head.weight": head}))
+    checkpoint = open_directory(directory)
+    spec = read_spec(checkpoint.config)
+    check_parameters(checkpoint, weight_parts(spec), spec.tied_head)
+    head[0, 0] += 1
+    change_weights(directory, lambda tensors: tensors.update({"lm_head.weight": head}))
+    refused(directory, FailedPrecondition, "CHECKPOINT_HEAD_DIFFERS", "lm_head.weight")
+
+
 @pytest.mark.parametrize(("value", "dtype"), [(float("nan"), "float32"), (float("inf"), "bfloat16"), (1e5, "float16")])
 def test_a_value_that_does_not_fit_is_refused(make_checkpoint, tmp_path, value, dtype):
     directory = make_checkpoint()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import struct
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from builder_service.job import SourceSpec
 from builder_service.sources import Checkpoint, open_checkpoint
@@ -67,6 +68,30 @@ def test_a_checkpoint_without_a_tokenizer_opens(make_checkpoint, cache, tmp_path
     destination.mkdir()
     open_directory(directory, cache).write_tokenizer(destination)
     assert not (destination / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"), [("{", "download it again"), ("version https://git-lfs", "git lfs pull")]
+)
+def test_a_tokenizer_that_cannot_be_read_is_refused(make_checkpoint, cache, tmp_path, content, advice):
+    directory = make_checkpoint()
+    (directory / "tokenizer.json").write_text(content)
+    with pytest.raises(FailedPrecondition, match=advice) as caught:
+        open_directory(directory, cache).write_tokenizer(tmp_path)
+    assert caught.value.reason == "TOKENIZER_UNREADABLE"
+
+
+def test_older_tokenizer_files_become_a_fast_tokenizer(make_checkpoint, cache, tmp_path):
+    directory = make_checkpoint("qwen2")
+    model = json.loads((directory / "tokenizer.json").read_text())["model"]
+    (directory / "tokenizer.json").unlink()
+    (directory / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (directory / "merges.txt").write_text("#version: 0.2\n")
+    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Qwen2Tokenizer"}))
+    destination = tmp_path / "tokenizer"
+    destination.mkdir()
+    open_directory(directory, cache).write_tokenizer(destination)
+    assert AutoTokenizer.from_pretrained(destination).encode("ab") == [model["vocab"]["a"], model["vocab"]["b"]]
 
 
 def test_the_digest_is_stable_and_covers_every_byte(make_checkpoint, cache):
