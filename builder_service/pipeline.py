@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -24,7 +25,7 @@ from builder_service.verify import Staged, verify
 from engine_ops.graph import OPSET, Graph, decode, encode
 from engine_store import EngineStore
 from engine_store.manifest import SCHEMA, Manifest, Source, Target, VerifyReport
-from enginehouse.errors import Internal, ResourceExhausted, unsupported_field
+from enginehouse.errors import Internal, NotFound, ResourceExhausted, unsupported_field
 
 Report = Callable[[ChildEvent], None]
 Progress = Callable[[int, int], None]
@@ -67,6 +68,7 @@ def run_build(job: BuildJob, report: Report) -> ResultEvent:
     """
     check_targets(job)
     store = EngineStore(job.store)
+    _check_alias(job, store)
     report(StageEvent(Stage.FETCHING))
     checkpoint = _open(job, report)
     try:
@@ -82,6 +84,13 @@ def run_build(job: BuildJob, report: Report) -> ResultEvent:
     if job.alias:
         store.set_alias(job.engine_id, job.alias, result.version)
     return result
+
+
+def _check_alias(job: BuildJob, store: EngineStore) -> None:
+    """Refuses an alias that could not be set, before the work and not after."""
+    if job.alias:
+        with contextlib.suppress(NotFound):
+            store.get_alias(job.engine_id, job.alias)
 
 
 def _open(job: BuildJob, report: Report) -> Checkpoint:

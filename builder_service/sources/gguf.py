@@ -37,7 +37,8 @@ class GgufCheckpoint:
 
     def __init__(self, path: Path, digests: DigestCache, origin: Source | None = None) -> None:
         if not path.is_file():
-            message = f"The GGUF file {path} does not exist. The path is read on the builder's machine."
+            what = "is a directory" if path.exists() else "does not exist"
+            message = f"The GGUF file {path} {what}. The path is read on the builder's machine."
             raise NotFound(message, reason="SOURCE_NOT_FOUND", metadata={"path": path})
         self._path = path
         self._digests = digests

@@ -24,7 +24,7 @@ from builder_service.job import (
 from builder_service.pipeline import run_build
 from engine_ops.graph import decode
 from engine_store import EngineStore, Manifest
-from enginehouse.errors import EnginehouseError, FailedPrecondition, InvalidArgument, ResourceExhausted, Unimplemented
+from enginehouse.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unimplemented
 
 FAMILIES = {
     "llama": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
@@ -275,6 +275,9 @@ def test_an_id_outside_the_vocabulary_is_dropped(builds, make_checkpoint, edit):
     assert builds.manifest().eos_token_ids == (2, 5)
 
 
-def test_an_alias_that_cannot_be_set_says_so(builds, make_checkpoint):
-    with pytest.raises(EnginehouseError):
-        builds.run(make_checkpoint(), verify="off", alias="latest")
+@pytest.mark.parametrize("alias", ["latest", "Not An Id"])
+def test_an_alias_that_cannot_be_set_is_refused_before_the_work(builds, make_checkpoint, alias):
+    with pytest.raises(InvalidArgument):
+        builds.run(make_checkpoint(), verify="off", alias=alias)
+    assert builds.events == []
+    assert builds.nothing_published()
