@@ -34,14 +34,16 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 1000  # a pipe has no width: one row, one line
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for header in headers:
-        table.add_column(header, overflow="fold")
+        table.add_column(header, overflow="fold", no_wrap=not table.columns)  # names are for copying
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     if table.row_count:
-        console = Console(highlight=False, markup=False)
-        console.print(table, soft_wrap=not console.is_terminal)
+        console.print(table)
     else:
         typer.echo(empty)
 
