@@ -20,8 +20,8 @@ import grpc
 
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, inference_pb2_grpc
 from enginehouse._inbox import Inbox, wake_waiters
-from enginehouse.connection import Endpoint
-from enginehouse.errors import Cancelled, EnginehouseError, Unavailable, from_status
+from enginehouse.connection import MAX_MESSAGE_BYTES, Endpoint
+from enginehouse.errors import Cancelled, EnginehouseError, InvalidArgument, Unavailable, from_status
 
 RETRY_DELAY_S = 0.3
 MAX_RETRY_DELAY_S = 2.0
@@ -149,8 +149,19 @@ class GenerateStream:
     # Any thread
 
     def submit(self, start: inference_pb2.Start, inbox: Inbox) -> None:
-        """Sends a request; its events arrive in `inbox`. Raises Cancelled after `close`."""
+        """Sends a request; its events arrive in `inbox`.
+
+        Raises:
+            Cancelled: after `close`.
+            InvalidArgument: it is longer than a message may be, which would end the stream for all others.
+        """
         ticket = Ticket(start, inbox)
+        if (size := ticket.request.ByteSize()) > MAX_MESSAGE_BYTES:
+            raise InvalidArgument(
+                f"The request has {size} bytes, more than the {MAX_MESSAGE_BYTES} of a message; shorten the prompt.",
+                reason="MESSAGE_TOO_LARGE",
+                metadata={"bytes": size, "limit": MAX_MESSAGE_BYTES},
+            )
         self._post(lambda: self._start(ticket))
 
     def cancel(self, request_id: str) -> None:

@@ -8,13 +8,11 @@ import socket
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from google.protobuf.duration_pb2 import Duration
 from tqdm import tqdm
 
 from enginehouse import _check as check
@@ -30,51 +28,15 @@ from enginehouse.inputs import Prompt, PromptInputs, fill, is_single, parse_prom
 from enginehouse.llm_args import LlmArgs
 from enginehouse.model_client import ModelClient, ServedModel
 from enginehouse.outputs import RequestOutput, RequestSetup
-from enginehouse.requests import DisaggregatedParams, KvCacheRetentionConfig, LoRARequest, PromptAdapterRequest
+from enginehouse.requests import (
+    DisaggregatedParams,
+    KvCacheRetentionConfig,
+    LoRARequest,
+    PromptAdapterRequest,
+    RequestOptions,
+)
 from enginehouse.sampling_params import SamplingParams
 from enginehouse.tokenizer import load_tokenizer, open_tokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestOptions:
-    """What goes with one request beside prompt and sampling parameters.
-
-    cache_salt: requests share cached blocks only with those of the same salt. priority: 0 to 1, higher is earlier
-    [0.5]. time_limit: seconds; then the request ends with reason "timeout" and what was generated. stream_interval:
-    tokens in one step of a streamed answer [1].
-    """
-
-    lora_request: LoRARequest | None = None
-    prompt_adapter_request: PromptAdapterRequest | None = None
-    kv_cache_retention_config: KvCacheRetentionConfig | None = None
-    disaggregated_params: DisaggregatedParams | None = None
-    cache_salt: str | None = None
-    priority: float | None = None
-    time_limit: float | None = None
-    stream_interval: int | None = None
-
-    def fill(self, start: inference_pb2.Start) -> None:
-        """Writes the options into a request's Start."""
-        check.number("priority", self.priority, 0.0, 1.0)
-        check.number("time_limit", self.time_limit, 0.0, above=True)
-        check.integer("stream_interval", self.stream_interval, 1)
-        if self.lora_request is not None:
-            start.lora.CopyFrom(self.lora_request.to_proto())
-        if self.prompt_adapter_request is not None:
-            start.prompt_adapter.CopyFrom(self.prompt_adapter_request.to_proto())
-        if self.kv_cache_retention_config is not None:
-            start.kv.retention.CopyFrom(self.kv_cache_retention_config.to_proto())
-        if self.disaggregated_params is not None:
-            start.disaggregated.CopyFrom(self.disaggregated_params.to_proto())
-        if self.cache_salt:
-            start.kv.cache_salt = self.cache_salt
-        if self.priority is not None:
-            start.priority = self.priority
-        if self.time_limit is not None:
-            start.time_limit.CopyFrom(Duration(nanos=0))
-            start.time_limit.FromNanoseconds(int(self.time_limit * 1e9))
-        if self.stream_interval is not None:
-            start.stream_interval = self.stream_interval
 
 
 class LLM:

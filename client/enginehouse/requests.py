@@ -9,7 +9,7 @@ from typing import Any
 
 from enginehouse import _check as check
 from enginehouse._gen.enginehouse.common.v1 import common_pb2
-from enginehouse._gen.enginehouse.inference.v1 import sampling_pb2
+from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, sampling_pb2
 
 _REQUEST_TYPES = {
     "context_only": sampling_pb2.REQUEST_TYPE_CONTEXT_ONLY,
@@ -167,6 +167,47 @@ class DisaggregatedParams:
             draft_tokens=list(proto.draft_tokens) or None,
             **{name: getattr(proto, name) for name in optional if proto.HasField(name)},
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """What goes with one request beside prompt and sampling parameters.
+
+    cache_salt: requests share cached blocks only with those of the same salt. priority: 0 to 1, higher is earlier
+    [0.5]. time_limit: seconds; then the request ends with reason "timeout" and what was generated. stream_interval:
+    tokens in one step of a streamed answer [1].
+    """
+
+    lora_request: LoRARequest | None = None
+    prompt_adapter_request: PromptAdapterRequest | None = None
+    kv_cache_retention_config: KvCacheRetentionConfig | None = None
+    disaggregated_params: DisaggregatedParams | None = None
+    cache_salt: str | None = None
+    priority: float | None = None
+    time_limit: float | None = None
+    stream_interval: int | None = None
+
+    def fill(self, start: inference_pb2.Start) -> None:
+        """Writes the options into a request's Start."""
+        check.number("priority", self.priority, 0.0, 1.0)
+        check.number("time_limit", self.time_limit, 0.0, above=True)
+        check.integer("stream_interval", self.stream_interval, 1)
+        if self.lora_request is not None:
+            start.lora.CopyFrom(self.lora_request.to_proto())
+        if self.prompt_adapter_request is not None:
+            start.prompt_adapter.CopyFrom(self.prompt_adapter_request.to_proto())
+        if self.kv_cache_retention_config is not None:
+            start.kv.retention.CopyFrom(self.kv_cache_retention_config.to_proto())
+        if self.disaggregated_params is not None:
+            start.disaggregated.CopyFrom(self.disaggregated_params.to_proto())
+        if self.cache_salt:
+            start.kv.cache_salt = self.cache_salt
+        if self.priority is not None:
+            start.priority = self.priority
+        if self.time_limit is not None:
+            start.time_limit.FromNanoseconds(int(self.time_limit * 1e9))
+        if self.stream_interval is not None:
+            start.stream_interval = self.stream_interval
 
 
 def _tensor(value: Any) -> common_pb2.Tensor:

@@ -42,6 +42,15 @@ def test_a_list_of_ints_is_one_prompt(llm: LLM, server: ScriptedServer) -> None:
     assert list(server.inference.starts[0].token_ids.ids) == [1, 2, 3]
 
 
+def test_an_over_long_prompt_fails_alone(llm: LLM, server: ScriptedServer) -> None:
+    slow = llm.generate_async("slow", FIVE)
+    with pytest.raises(InvalidArgument, match="more than the 33554432 of a message"):
+        llm.generate("x" * 34_000_000, use_tqdm=False)
+    slow.abort()
+    assert slow.result(5).outputs[0].finish_reason == "cancelled"
+    assert server.inference.streams == 1
+
+
 def test_a_list_gives_a_list_in_order(llm: LLM) -> None:
     params = [SamplingParams(max_tokens=count) for count in (3, 1, 2)]
     outputs = llm.generate(["echo", [1, 2], {"prompt": "echo"}], params, use_tqdm=False)
