@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ import grpc
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, inference_pb2_grpc
 from enginehouse._inbox import Inbox, wake_waiters
 from enginehouse.connection import MAX_MESSAGE_BYTES, Endpoint
-from enginehouse.errors import Cancelled, EnginehouseError, InvalidArgument, Unavailable, from_status
+from enginehouse.errors import Cancelled, EnginehouseError, InvalidArgument, ResourceExhausted, Unavailable, from_status
 
 RETRY_DELAY_S = 0.3
 MAX_RETRY_DELAY_S = 2.0
@@ -30,18 +31,23 @@ MAX_RETRY_DELAY_S = 2.0
 class Ticket:
     """One request on its way."""
 
-    __slots__ = ("accepted", "cancelled", "inbox", "lane", "request", "request_id", "retried")
+    __slots__ = ("accepted", "cancelled", "inbox", "lane", "patient", "request", "request_id", "retried")
 
-    def __init__(self, start: inference_pb2.Start, inbox: Inbox) -> None:
+    def __init__(self, start: inference_pb2.Start, inbox: Inbox, patient: bool) -> None:
         self.request = inference_pb2.GenerateRequest(start=start)
         self.request_id: str = start.request_id
         self.inbox = inbox
         self.lane: Lane | None = None
+        self.patient = patient
         self.accepted = self.retried = self.cancelled = False
 
     def may_retry(self, error: EnginehouseError) -> bool:
         """Whether the server surely did not run it, and another try may help."""
-        return isinstance(error, Unavailable) and not (self.accepted or self.retried or self.cancelled)
+        if self.accepted or self.cancelled:
+            return False
+        if isinstance(error, Unavailable):
+            return not self.retried
+        return self.patient and isinstance(error, ResourceExhausted) and error.reason == "QUEUE_FULL"
 
 
 class Lane:
@@ -122,7 +128,7 @@ class Lane:
 
     def _fail(self, ticket: Ticket, error: EnginehouseError) -> None:
         if ticket.may_retry(error):
-            self._owner.retry(ticket, error.retry_after)
+            self._owner.retry(ticket, error)
         else:
             self._owner.fail(ticket, error)
 
@@ -148,14 +154,14 @@ class GenerateStream:
 
     # Any thread
 
-    def submit(self, start: inference_pb2.Start, inbox: Inbox) -> None:
-        """Sends a request; its events arrive in `inbox`.
+    def submit(self, start: inference_pb2.Start, inbox: Inbox, *, patient: bool = False) -> None:
+        """Sends a request; its events arrive in `inbox`. A patient one waits while the server's queue is full.
 
         Raises:
             Cancelled: after `close`.
             InvalidArgument: it is longer than a message may be, which would end the stream for all others.
         """
-        ticket = Ticket(start, inbox)
+        ticket = Ticket(start, inbox, patient)
         if (size := ticket.request.ByteSize()) > MAX_MESSAGE_BYTES:
             raise InvalidArgument(
                 f"The request has {size} bytes, more than the {MAX_MESSAGE_BYTES} of a message; shorten the prompt.",
@@ -224,9 +230,10 @@ class GenerateStream:
             if ticket.lane is not None:
                 ticket.lane.cancel(ticket)
 
-    def retry(self, ticket: Ticket, after: float | None) -> None:
-        ticket.retried, ticket.lane = True, None
-        self._loop.call_later(min(after or RETRY_DELAY_S, MAX_RETRY_DELAY_S), self._start, ticket)
+    def retry(self, ticket: Ticket, error: EnginehouseError) -> None:
+        ticket.retried, ticket.lane = ticket.retried or isinstance(error, Unavailable), None
+        delay = min(error.retry_after or RETRY_DELAY_S, MAX_RETRY_DELAY_S)
+        self._loop.call_later(delay * random.uniform(1, 2), self._start, ticket)
 
     def fail(self, ticket: Ticket, error: EnginehouseError) -> None:
         self.forget(ticket)

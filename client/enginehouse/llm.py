@@ -38,6 +38,8 @@ from enginehouse.requests import (
 from enginehouse.sampling_params import SamplingParams
 from enginehouse.tokenizer import load_tokenizer, open_tokenizer
 
+WINDOW = 512
+
 
 class LLM:
     """A language model on an inference daemon.
@@ -172,15 +174,26 @@ class LLM:
             self._prepare(prompt, params[i], RequestOptions(**{name: row[i] for name, row in spread.items()}))
             for i, prompt in enumerate(prompts)
         ]
-        outputs = [self._submit(*request) for request in requests]
+        outputs = self._run(requests, use_tqdm)
+        return outputs[0] if single else outputs
+
+    def _run(self, requests: list[tuple[inference_pb2.Start, RequestSetup]], use_tqdm: bool) -> list[RequestOutput]:
+        """Runs requests to their ends, at most WINDOW at the same time: more would only overflow the server's queue."""
+        outputs: list[RequestOutput] = []
+        progress = tqdm(total=len(requests), desc="Processed requests", dynamic_ncols=True, disable=not use_tqdm)
         try:
-            for output in tqdm(outputs, desc="Processed requests", dynamic_ncols=True, disable=not use_tqdm):
-                output.result()
+            with progress:
+                for index in range(len(requests) + WINDOW):
+                    if index < len(requests):
+                        outputs.append(self._submit(*requests[index], patient=True))
+                    if index >= WINDOW:
+                        outputs[index - WINDOW].result()
+                        progress.update()
         except BaseException:
             for output in outputs:
                 output.abort()
             raise
-        return outputs[0] if single else outputs
+        return outputs
 
     def generate_async(
         self,
@@ -253,8 +266,8 @@ class LLM:
         ids = self._own_tokenizer.encode(prompt.text, add_special_tokens=params.add_special_tokens)
         return prompt._replace(token_ids=list(ids))
 
-    def _submit(self, start: inference_pb2.Start, setup: RequestSetup) -> RequestOutput:
-        self._stream.submit(start, setup.inbox)
+    def _submit(self, start: inference_pb2.Start, setup: RequestSetup, *, patient: bool = False) -> RequestOutput:
+        self._stream.submit(start, setup.inbox, patient=patient)
         return RequestOutput(setup)
 
     def _abort(self, request_id: str) -> None:

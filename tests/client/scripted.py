@@ -1,7 +1,8 @@
 """An inference daemon with a script for a model, over real sockets: the seam where the client meets a server.
 
 The prompt says what happens: "echo" streams `max_tokens` tokens, "slow" does so until it is cancelled, "refuse" is
-refused in band, "break early" and "break late" end the stream before and after the request is accepted, "drain" drains.
+refused in band, "full" finds the queue full, "break early" and "break late" end the stream before and after the request
+is accepted, "drain" drains.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from enginehouse._gen.enginehouse.inference.v1 import (
     telemetry_pb2,
     telemetry_pb2_grpc,
 )
-from enginehouse.errors import InvalidArgument, NotFound, Unavailable, to_status
+from enginehouse.errors import InvalidArgument, NotFound, ResourceExhausted, Unavailable, to_status
 from service_kit.status import ErrorInterceptor
 
 Event = inference_pb2.Event
@@ -38,6 +39,7 @@ class ScriptedInference(inference_pb2_grpc.InferenceServiceServicer):
         self.streams = 0
         self.dropped = 0
         self.breaks_left = 1
+        self.live = self.most_live = 0
 
     async def Generate(self, requests: Any, context: Any) -> Any:
         self.streams += 1
@@ -84,6 +86,10 @@ class ScriptedInference(inference_pb2_grpc.InferenceServiceServicer):
         if script == "refuse":
             error = InvalidArgument("The prompt is refused.", reason="SCRIPTED", metadata={"field": "prompt"})
             return await outbox.put([Event(request_id=name, error=to_status(error))])
+        if script == "full" and self.breaks_left:
+            self.breaks_left -= 1
+            full = ResourceExhausted("The queue is full.", reason="QUEUE_FULL", retry_after=0.01)
+            return await outbox.put([Event(request_id=name, error=to_status(full))])
         if script == "busy once" and self.breaks_left:
             self.breaks_left -= 1
             busy = Unavailable("Draining.", reason="DRAINING", retry_after=0.01)
@@ -105,6 +111,8 @@ class ScriptedInference(inference_pb2_grpc.InferenceServiceServicer):
         self, start: inference_pb2.Start, script: str, outbox: asyncio.Queue[Any], cancel: asyncio.Event
     ) -> None:
         slow = script == "slow"
+        self.live += 1
+        self.most_live = max(self.most_live, self.live)
         count = start.sampling.max_tokens if start.sampling.HasField("max_tokens") else 32
         outputs = max(1, start.sampling.n)
         done = 0
@@ -116,6 +124,7 @@ class ScriptedInference(inference_pb2_grpc.InferenceServiceServicer):
             await asyncio.sleep(0.01 if slow else 0)
         reason = inference_pb2.FINISH_REASON_CANCELLED if cancel.is_set() else inference_pb2.FINISH_REASON_LENGTH
         last = [_finished(start, index, done, reason) for index in range(outputs)]
+        self.live -= 1
         usage = inference_pb2.Usage(prompt_tokens=3, cached_tokens=1, completion_tokens=done * outputs)
         await outbox.put([*last, Event(request_id=start.request_id, done=inference_pb2.Done(usage=usage))])
 

@@ -15,7 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from enginehouse import LLM, Cancelled, InvalidArgument, NotFound, RequestOutput, SamplingParams, Unavailable
+from enginehouse import (
+    LLM,
+    Cancelled,
+    InvalidArgument,
+    NotFound,
+    RequestOutput,
+    ResourceExhausted,
+    SamplingParams,
+    Unavailable,
+)
 from tests.client.scripted import ScriptedServer
 
 FIVE = SamplingParams(max_tokens=5)
@@ -226,6 +235,26 @@ def test_a_request_that_was_not_accepted_is_tried_again(llm: LLM, server: Script
 
 def test_a_start_refused_as_unavailable_is_tried_again(llm: LLM, server: ScriptedServer) -> None:
     assert llm.generate("busy once", FIVE, use_tqdm=False).outputs[0].text == TEXT
+
+
+def test_generate_waits_while_the_queue_is_full(llm: LLM, server: ScriptedServer) -> None:
+    server.inference.breaks_left = 7
+    outputs = llm.generate(["full"] * 3, FIVE, use_tqdm=False)
+    assert [output.outputs[0].text for output in outputs] == [TEXT] * 3
+    assert len(server.inference.starts) == 10
+
+
+def test_generate_async_tells_of_a_full_queue(llm: LLM, server: ScriptedServer) -> None:
+    with pytest.raises(ResourceExhausted) as caught:
+        llm.generate_async("full", FIVE).result(5)
+    assert caught.value.retry_after == 0.01
+
+
+def test_a_long_list_is_sent_in_a_window(llm: LLM, server: ScriptedServer) -> None:
+    outputs = llm.generate(["echo"] * 1500, SamplingParams(max_tokens=40), use_tqdm=False)
+    assert len(outputs) == 1500
+    assert [output.outputs[0].length for output in outputs] == [40] * 1500
+    assert 1 < server.inference.most_live <= 512
 
 
 def test_it_is_tried_only_twice(llm: LLM, server: ScriptedServer) -> None:
