@@ -50,6 +50,23 @@ def sentencepiece() -> Backend:
     return backend
 
 
+def metaspace() -> Backend:
+    """As sentencepiece, but decoded in one step and without byte tokens: an unknown character has no id."""
+    backend = Backend.from_str(sentencepiece().to_str())
+    backend.decoder = decoders.Metaspace()
+    return backend
+
+
+def bare() -> Backend:
+    """No decoder: tokens are joined with spaces."""
+    backend = Backend(
+        models.WordLevel({piece: i for i, piece in enumerate([*SPECIALS, "[UNK]", "hello", "fox"])}, unk_token="[UNK]")
+    )
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens(SPECIALS)
+    return backend
+
+
 def word_piece() -> Backend:
     """As BERT's: spaces between tokens that do not begin with ##."""
     pieces = ["[UNK]", *SPECIALS, "hello", "wor", "##ld", "fox", ".", "don", "'", "t"]
@@ -60,13 +77,13 @@ def word_piece() -> Backend:
     return backend
 
 
-BACKENDS = {"byte_level": byte_level(), "sentencepiece": sentencepiece(), "word_piece": word_piece()}
+BACKENDS = {make.__name__: make() for make in (byte_level, sentencepiece, metaspace, word_piece, bare)}
 
 
 VOCABULARIES = {kind: Vocabulary(backend) for kind, backend in BACKENDS.items()}
 
 
-@pytest.fixture(scope="session", params=["byte_level", "sentencepiece", "word_piece"])
+@pytest.fixture(scope="session", params=list(BACKENDS))
 def any_vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
     return VOCABULARIES[request.param]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import grpc
@@ -265,6 +266,43 @@ async def test_a_dropped_stream_cancels_everything_and_frees_its_blocks(rig: Rig
     assert rig.model.engine.executor.stats().used_blocks == 0
     assert (await rig.one(start())).reason == "LENGTH"
     assert steps < 100
+
+
+CLIENT = """
+import sys, time
+import grpc
+from enginehouse._gen.enginehouse.inference.v1 import inference_pb2 as pb, inference_pb2_grpc
+
+def starts():
+    for i in range(4):
+        sampling = {"max_tokens": 200, "ignore_eos": True}
+        start = pb.Start(request_id=str(i), token_ids={"ids": [5, 6]}, stream=True, sampling=sampling)
+        yield pb.GenerateRequest(start=start)
+    time.sleep(60)
+
+call = inference_pb2_grpc.InferenceServiceStub(grpc.insecure_channel(sys.argv[1])).Generate(starts())
+for response in call:
+    print("got", flush=True)
+"""
+
+
+async def test_a_client_that_is_killed_leaves_nothing_behind(rig: Rig) -> None:
+    rig.runner.step_seconds = 0.05
+    client = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLIENT, f"127.0.0.1:{rig.daemon.port}", stdout=asyncio.subprocess.PIPE
+    )
+    assert client.stdout is not None
+    assert await client.stdout.readline() == b"got\n"
+    try:
+        async with asyncio.timeout(10):
+            while len(rig.model.live) < 4:
+                await asyncio.sleep(0.01)
+    finally:
+        client.kill()
+        await client.wait()
+    await rig.settled()
+    assert rig.runner.steps < 200
+    assert rig.model.engine.executor.stats().used_blocks == 0
 
 
 async def test_events_of_one_step_share_a_message(rig: Rig) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_service.text.detokenizer import make_detokenizer
@@ -15,7 +15,7 @@ def stream(vocabulary: Vocabulary, ids: list[int], **options: bool) -> list[str]
     return [*(detokenizer.push(token_id) for token_id in ids), detokenizer.flush()]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), skip=st.booleans())
 def test_pieces_concatenate_to_the_one_shot_decode(any_vocabulary: Vocabulary, data: st.DataObject, skip: bool) -> None:
     ids = data.draw(st.lists(st.integers(0, len(any_vocabulary) + 3), max_size=40))
@@ -24,7 +24,7 @@ def test_pieces_concatenate_to_the_one_shot_decode(any_vocabulary: Vocabulary, d
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=st.text(max_size=30), cut=st.integers(0, 3))
 def test_pieces_of_encoded_text_cut_anywhere_equal_the_one_shot_decode(
     bytes_vocabulary: Vocabulary, pieces_vocabulary: Vocabulary, text: str, cut: int

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_service.executor.messages import FinishReason, RequestOutput, TokenLogprobs
@@ -53,7 +53,7 @@ def chars(vocabulary: Vocabulary, text: str) -> list[int]:
     return ids_of(vocabulary, *text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     data=st.data(),
     stops=st.lists(st.text(alphabet="aeDF :", min_size=1, max_size=3), max_size=2),
@@ -81,7 +81,7 @@ def test_deltas_concatenate_to_the_same_output_however_the_steps_are_cut(
         assert joined(deltas).text == any_vocabulary.decode(ids, skip_special_tokens=True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=st.text(alphabet="abDEF é€🌶", min_size=1, max_size=20))
 def test_text_and_ids_of_every_delta_cover_the_same_tokens(bytes_vocabulary: Vocabulary, text: str) -> None:
     ids = ids_of(bytes_vocabulary, text)

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builder_service.job import SourceSpec
@@ -27,7 +27,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer(home / "tokenizer")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ids=st.lists(st.integers(0, 49_200), max_size=30), skip=st.booleans())
 def test_any_ids_stream_to_their_one_shot_decode(smollm2: Tokenizer, ids: list[int], skip: bool) -> None:
     detokenizer = make_detokenizer(smollm2.vocabulary, skip_special_tokens=skip)
@@ -35,7 +35,7 @@ def test_any_ids_stream_to_their_one_shot_decode(smollm2: Tokenizer, ids: list[i
     assert text == smollm2.decode(ids, skip_special_tokens=skip)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=st.text(alphabet="ab e\n.,:é你好🌶👩ď\u200d", max_size=40))
 def test_any_text_survives_the_round_trip_as_a_stream(smollm2: Tokenizer, text: str) -> None:
     detokenizer = make_detokenizer(smollm2.vocabulary, skip_special_tokens=False)
