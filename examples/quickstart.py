@@ -20,7 +20,6 @@ def batch(llm: LLM) -> None:
     """One call, many prompts: the server batches them in flight."""
     prompts = ["The capital of France is", "Two plus two is", "The sun rises in the"]
     outputs = llm.generate(prompts, SamplingParams(max_tokens=12), use_tqdm=False)
-    assert isinstance(outputs, list)
     for output in outputs:
         print(f"{output.prompt!r} -> {output.outputs[0].text!r} ({output.outputs[0].finish_reason})")
 
@@ -41,7 +40,6 @@ async def streams(llm: LLM) -> None:
 def chat(llm: LLM) -> None:
     messages = [{"role": "user", "content": "Name three primary colours."}]
     output = llm.generate({"messages": messages}, SamplingParams(max_tokens=48), use_tqdm=False)
-    assert isinstance(output, RequestOutput)
     print(output.outputs[0].text)
 
 

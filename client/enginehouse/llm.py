@@ -7,11 +7,11 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, overload
 
 from tqdm import tqdm
 
@@ -130,6 +130,12 @@ class LLM:
             ) from error
 
     # Generation
+
+    @overload
+    def generate(self, inputs: str | list[int] | Mapping[str, Any], *args: Any, **options: Any) -> RequestOutput: ...
+
+    @overload
+    def generate(self, inputs: Sequence[PromptInputs], *args: Any, **options: Any) -> list[RequestOutput]: ...
 
     def generate(
         self,

@@ -78,7 +78,7 @@ def _print(output: RequestOutput, stream: bool, json: bool) -> None:
     elif stream:
         typer.echo()
     else:
-        typer.echo(output.outputs[0].text)
+        typer.echo(show.safe(output.outputs[0].text))
 
 
 def _print_step(step: RequestOutput, json: bool) -> None:
@@ -86,7 +86,7 @@ def _print_step(step: RequestOutput, json: bool) -> None:
     if json and part.token_ids_diff:
         show.print_json({"text": part.text_diff, "token_ids": part.token_ids_diff}, indent=None)
     elif not json:
-        sys.stdout.write(part.text_diff)
+        sys.stdout.write(show.safe(part.text_diff))
         sys.stdout.flush()
 
 

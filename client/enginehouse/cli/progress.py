@@ -69,8 +69,7 @@ class _Bars:
             self._task = self._progress.add_task(detail.stage, total=None, note="")
         elif isinstance(detail, StageProgress):
             total = detail.total or None
-            note = f"{_count(detail.done, detail.unit)} of {_count(detail.total, detail.unit)}" if total else ""
-            self._progress.update(self._task, total=total, completed=detail.done, note=note)
+            self._progress.update(self._task, total=total, completed=detail.done, note=_count(detail) if total else "")
         elif isinstance(detail, MemorySample):
             self._progress.update(self._task, note=f"{show.size(detail.current_bytes)} of memory")
         elif isinstance(detail, LogLine) and detail.level in ("warning", "error"):
@@ -83,5 +82,7 @@ class _Bars:
         self._progress.stop_task(self._task)
 
 
-def _count(value: float, unit: str) -> str:
-    return show.size(value) if unit == "bytes" else f"{value:.0f} {unit}"
+def _count(progress: StageProgress) -> str:
+    if progress.unit == "bytes":
+        return f"{show.size(progress.done)} of {show.size(progress.total)}"
+    return f"{progress.done:.0f} of {progress.total:.0f} {progress.unit}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -54,6 +55,13 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         typer.echo(f"{name:<{width}}  {value}")
+
+
+def safe(text: str) -> str:
+    """Generated text for a terminal: control characters could move its cursor or change its title."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(char if char in "\n\t" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def size(count: float) -> str:
