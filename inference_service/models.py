@@ -280,6 +280,8 @@ class ModelManager:
 
     def _notify(self, model: ServedModel) -> None:
         self._on_change()
+        if self._models.get(model.name) is not model:  # one that failed, and was replaced under its name
+            return
         for watcher in self._watchers:
             if model not in watcher.changed:
                 watcher.changed.append(model)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from engine_store.manifest import Manifest
-from enginehouse.errors import EnginehouseError, FailedPrecondition, ResourceExhausted, Unavailable
+from enginehouse.errors import EnginehouseError, FailedPrecondition, Internal, ResourceExhausted, Unavailable
 from inference_service.config import ModelConfig
 from inference_service.executor.executor import Executor
 from inference_service.executor.messages import Command, ExecutorStats, RequestOutput
@@ -238,7 +238,16 @@ class ServedModel:
         for output in outputs:
             request = self.live.get(output.request_id)
             if request is not None:
-                request.on_output(output)
+                self._deliver(request, output)
+
+    def _deliver(self, request: LiveRequest, output: RequestOutput) -> None:
+        """Whatever goes wrong with one request's text is that request's alone."""
+        try:
+            request.on_output(output)
+        except Exception:
+            log.exception("an output could not be processed", model=self.name)
+            request.cancel()
+            request.fail(Internal("The server failed on this request's output; report it.", reason="OUTPUT_FAILED"))
 
     def _die(self) -> None:
         if self.state in (State.READY, State.UNLOADING):

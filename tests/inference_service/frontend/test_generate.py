@@ -12,6 +12,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from enginehouse import errors
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2 as pb
+from inference_service.executor.messages import RequestOutput
+from inference_service.text.output import OutputProcessor
 
 from .serving import EOS, IM_END, NUM_BLOCKS, Rig, serve, small_queue, start
 
@@ -357,6 +359,28 @@ async def test_a_failed_step_fails_its_requests_and_no_later_one(rig: Rig) -> No
     assert "secret" not in str(error)
     rig.runner.fail = None
     assert (await rig.one(start())).reason == "LENGTH"
+
+
+async def test_an_output_that_cannot_be_processed_fails_its_request_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = OutputProcessor.process
+
+    def faulty(self: OutputProcessor, output: RequestOutput) -> object:
+        if output.token_ids[:1] == [99]:
+            raise ValueError("a fault")
+        return process(self, output)
+
+    monkeypatch.setattr(OutputProcessor, "process", faulty)
+    rig.runner.scripts[7] = [10, 11, 99]
+    outcomes = await rig.generate(
+        start("bad", stream=True, sampling={"seed": 7, "max_tokens": 20}), start("good", sampling={"max_tokens": 20})
+    )
+    assert outcomes["bad"].error.reason == "OUTPUT_FAILED"
+    assert outcomes["bad"].token_ids == [10, 11]
+    assert outcomes["good"].reason == "LENGTH"
+    await rig.settled()
+    assert rig.model.engine.executor.stats().used_blocks == 0
 
 
 async def test_no_seed_means_fresh_entropy_and_default_sampling_is_greedy(rig: Rig) -> None:

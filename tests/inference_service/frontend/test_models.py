@@ -166,7 +166,11 @@ async def test_a_failed_load_is_listed_with_its_reason_and_can_be_tried_again(ri
     refused = (await rig.one(start(model="m"))).error
     assert (type(refused), refused.metadata["state"]) == (errors.FailedPrecondition, "FAILED")
     manager._load_runner = works
+    watch = rig.models.WatchModels(mpb.WatchModelsRequest(model="m"))
+    assert (await watch.read()).model.state == mpb.Model.STATE_FAILED
     assert (await load(rig, engine="tiny", model="m")).state == mpb.Model.STATE_READY
+    while (event := await watch.read()).model.state != mpb.Model.STATE_READY:
+        assert not event.removed
 
 
 async def test_unloading_lets_live_requests_finish_and_frees_the_engine(rig: Rig) -> None:
