@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import socket
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +18,10 @@ from tqdm import tqdm
 
 from enginehouse import _check as check
 from enginehouse._find_or_build import find_or_build
-from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, telemetry_pb2, telemetry_pb2_grpc
+from enginehouse._gen.enginehouse.inference.v1 import inference_pb2
 from enginehouse._inbox import Inbox
-from enginehouse._stats import stats_dict
 from enginehouse._stream import GenerateStream
+from enginehouse._telemetry import Telemetry
 from enginehouse.builder_client import BuilderClient
 from enginehouse.connection import INFERENCE_TARGET, TlsConfig
 from enginehouse.errors import NotFound
@@ -101,7 +102,7 @@ class LLM:
             tokenizer = open_tokenizer(str(tokenizer), tokenizer_mode, tokenizer_revision)
         self._own_tokenizer, self._served_tokenizer = tokenizer, None
         self._llm_id: str | None = None
-        self._ids, self._last_iteration = itertools.count(1), 0
+        self._ids = itertools.count(1)
         self._builder_access = (builder, tls, token)
         self._models = ModelClient(target, tls=tls, token=token, timeout=self.args.timeout)
         try:
@@ -110,6 +111,7 @@ class LLM:
             self._models.close()
             raise
         self._model_name = str(model) if builder is None else self._model.name
+        self._telemetry = Telemetry(self._models._calls, self._model.name)
         self._stream = GenerateStream(self._models._calls.endpoint)
         # Runs at shutdown(), when the LLM is collected, or at exit: whichever comes first.
         self._finalizer = weakref.finalize(self, _close, self._stream, self._models)
@@ -312,14 +314,17 @@ class LLM:
     def get_stats(self, timeout: float | None = 2) -> list[dict[str, Any]]:
         """Statistics of the executor's steps since the last call, the earliest first, under TensorRT-LLM's names.
         Waits up to `timeout` seconds for a step when there is none."""
-        calls = self._models._calls
-        stub = telemetry_pb2_grpc.TelemetryServiceStub(calls.channel)
-        request = telemetry_pb2.GetStatsRequest(model=self._model.name, after_iteration=self._last_iteration)
-        request.timeout.FromNanoseconds(int((timeout or 0) * 1e9))
-        response = calls.unary(stub.GetStats, request, calls.timeout + (timeout or 0))
-        if response.iterations:
-            self._last_iteration = response.iterations[-1].iter
-        return [stats_dict(item) for item in response.iterations]
+        return self._telemetry.stats(timeout)
+
+    async def get_stats_async(self, timeout: float | None = 2) -> AsyncIterator[dict[str, Any]]:
+        """The same, one by one, until no step comes for `timeout` seconds."""
+        while found := await asyncio.to_thread(self.get_stats, timeout):
+            for item in found:
+                yield item
+
+    def get_kv_cache_events(self, timeout: float | None = 2) -> list[dict[str, Any]]:
+        """The KV cache's events since the last call. Listens for `timeout` seconds."""
+        return self._telemetry.kv_cache_events(timeout)
 
     def save(self, engine_dir: str | Path) -> None:
         """Copies the engine that is served into a directory. Needs `builder`."""

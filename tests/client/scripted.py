@@ -208,6 +208,15 @@ class ScriptedTelemetry(telemetry_pb2_grpc.TelemetryServiceServicer):
             item.kv_cache_stats.max_num_blocks = 64
         return response
 
+    async def StreamKvCacheEvents(self, request: Any, context: Any) -> Any:
+        if request.after_sequence < 1:
+            batch = telemetry_pb2.KvCacheEventBatch(sequence=1)
+            batch.events.add(event_id=0).created.num_blocks_per_cache_level.append(64)
+            stored = batch.events.add(event_id=1).stored
+            stored.blocks.add(block_hash=b"\xab", token_ids=[1, 2], priority=35)
+            yield batch
+        await asyncio.sleep(30)
+
 
 class RunningServer:
     """A grpc.aio server on its own thread. Port 0 takes a free one."""

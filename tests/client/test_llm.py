@@ -431,6 +431,24 @@ def test_stats_come_once_under_the_known_names(llm: LLM) -> None:
     assert llm.get_stats() == []
 
 
+async def test_stats_can_be_iterated(llm: LLM) -> None:
+    assert [item["iter"] async for item in llm.get_stats_async(0)] == [1, 2]
+
+
+def test_cache_events_are_told_once(llm: LLM) -> None:
+    events = llm.get_kv_cache_events(0.3)
+    assert [event["eventId"] for event in events] == [0, 1]
+    assert events[1]["stored"]["blocks"][0] == {
+        "blockHash": "ab",
+        "tokenIds": [1, 2],
+        "tokenExtraIds": [],
+        "loraName": "",
+        "cacheLevel": 0,
+        "priority": 35,
+    }
+    assert llm.get_kv_cache_events(0.1) == []
+
+
 def test_llm_id_is_stable(llm: LLM) -> None:
     assert llm.llm_id == llm.llm_id
     assert llm.llm_id.count("-") >= 2
