@@ -28,6 +28,7 @@ from inference_service.frontend.session import SessionLimits
 from inference_service.frontend.telemetry import TelemetryServicer
 from inference_service.models import ModelManager, RunnerLoader, check_name
 from inference_service.runners import load_runner
+from inference_service.served_set import ServedSet
 from service_kit import logs
 from service_kit.operations import InMemoryOperations, OperationsServicer
 from service_kit.server import Daemon, ServerSettings, run
@@ -40,11 +41,14 @@ class InferenceSettings:
     """What `enginehouse inference` is started with.
 
     `models` are loaded at the start, each as `parse_model` reads it; `config` is how, and the default of LoadModel.
+    `state` is a directory on local disk where the daemon keeps which models it serves: what was loaded since, it loads
+    again at the next start. None: it keeps nothing.
     """
 
     server: ServerSettings
     store: Path
     models: tuple[str, ...] = ()
+    state: Path | None = None
     config: ModelConfig = field(default_factory=ModelConfig)
 
 
@@ -81,6 +85,7 @@ class Frontend:
         self.error: EnginehouseError | None = None
         """Why a model of the settings could not be loaded."""
         self._settings = settings
+        self._served = ServedSet(settings.state) if settings.state is not None else None
         self._operations = InMemoryOperations()
         self._admitter = Admitter(self.models)
         self._inference = InferenceServicer(
@@ -98,6 +103,7 @@ class Frontend:
         specs = [parse_model(text, self._settings.config) for text in self._settings.models]
         for spec in specs:
             await self.models.resolve(spec)
+        kept = self._served.read() if self._served is not None else []
         models = ModelServicer(self.models, self._operations, self._settings.config)
         telemetry = TelemetryServicer(self.models, daemon.draining)
         daemon.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, self._inference)
@@ -106,31 +112,44 @@ class Frontend:
         daemon.add(operations_pb2_grpc.add_OperationsServicer_to_server, OperationsServicer(self._operations))
         daemon.on_drain(self._drain)
         daemon.on_stop(self._close)
-        self._tasks.append(asyncio.create_task(self._load_chosen(specs), name="load chosen models"))
-        self._tasks.append(asyncio.create_task(self._follow_health(daemon), name="follow health"))
+        again = [spec for spec in kept if spec.name not in {chosen.name for chosen in specs}]
+        self._tasks.append(asyncio.create_task(self._load_all(specs, again), name="load chosen models"))
+        self._tasks.append(asyncio.create_task(self._follow_models(daemon), name="follow models"))
 
-    async def _load_chosen(self, specs: list[LoadSpec]) -> None:
+    async def _load_all(self, chosen: list[LoadSpec], again: list[LoadSpec]) -> None:
+        """A chosen model that cannot be loaded ends the daemon; one that was served before is only left out."""
         try:
-            for spec in specs:
+            for spec in chosen:
                 await self.models.load(spec)
         except EnginehouseError as error:
             self.error = error
             log.error("a chosen model could not be loaded", reason=error.reason, message=error.message)
             signal.raise_signal(signal.SIGTERM)
             return
+        for spec in again:
+            try:
+                await self.models.load(spec)
+            except EnginehouseError as error:
+                log.error("a model served before could not be loaded", model=spec.name, message=error.message)
         self._loaded = True
         self._changed.set()
 
-    async def _follow_health(self, daemon: Daemon) -> None:
-        """SERVING once the chosen models are ready, for as long as no executor has died."""
+    async def _follow_models(self, daemon: Daemon) -> None:
+        """SERVING once all is loaded, for as long as no executor has died; what is served is kept on disk."""
+        written: list[LoadSpec] | None = None
         while True:
             await self._changed.wait()
             self._changed.clear()
-            dead = any(model.state is State.FAILED and model.engine is not None for model in self.models.list())
-            if self._loaded and not dead:
-                await daemon.health.set_serving()
-            else:
+            if not self._loaded:
+                continue
+            if any(model.state is State.FAILED and model.engine is not None for model in self.models.list()):
                 await daemon.health.set_not_serving()
+            else:
+                await daemon.health.set_serving()
+            served = [model.load for model in self.models.list() if model.engine is not None]
+            if self._served is not None and served != written:
+                await asyncio.to_thread(self._served.write, served)
+                written = served
 
     async def _drain(self) -> None:
         self._inference.drain(self._settings.server.grace_seconds)

@@ -18,15 +18,17 @@ from typing import NamedTuple
 import grpc
 import pytest
 import torch
+from google.longrunning import operations_pb2, operations_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from builder_service.job import BuildConfig, BuildJob, SourceSpec
 from builder_service.pipeline import run_build
 from enginehouse import errors
-from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc
+from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc, model_pb2, model_pb2_grpc
 from inference_service.config import KvCacheConfig, ModelConfig, RunnerConfig
 from inference_service.daemon import Frontend, InferenceSettings, parse_model
+from inference_service.served_set import ServedSet
 from service_kit.server import Daemon, ServerSettings, serving
 
 from .frontend.serving import Stream, start
@@ -245,3 +247,42 @@ async def test_a_damaged_engine_ends_the_process_with_its_error(checkpoint: Chec
         written = await ended(child)
         assert child.returncode == 1
         assert "refused: FILE_DAMAGED" in written
+
+
+@contextlib.asynccontextmanager
+async def keeping(checkpoint: Checkpoint, state: Path) -> AsyncIterator[tuple[Frontend, grpc.aio.Channel]]:
+    settings = InferenceSettings(
+        server=ServerSettings(port=0, grace_seconds=5), store=checkpoint.store, state=state, config=CONFIG
+    )
+    frontend = Frontend(settings)
+    async with (
+        serving(settings.server, frontend.register) as daemon,
+        grpc.aio.insecure_channel(f"127.0.0.1:{daemon.port}") as channel,
+    ):
+        await until_serving(channel)
+        yield frontend, channel
+
+
+async def test_a_restarted_daemon_serves_what_it_served(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    async with keeping(checkpoint, tmp_path / "state") as (frontend, channel):
+        stub = model_pb2_grpc.ModelServiceStub(channel)
+        operations = operations_pb2_grpc.OperationsStub(channel)
+        for name in ("kept", "dropped"):
+            request = model_pb2.LoadModelRequest(engine="tiny", model=name, limits={"max_seq_len": 99})
+            operation = await stub.LoadModel(request)
+            await operations.WaitOperation(operations_pb2.WaitOperationRequest(name=operation.name))
+        operation = await stub.UnloadModel(model_pb2.UnloadModelRequest(model="dropped"))
+        await operations.WaitOperation(operations_pb2.WaitOperationRequest(name=operation.name))
+        async with asyncio.timeout(10):
+            while [spec.name for spec in ServedSet(tmp_path / "state").read()] != ["kept"]:
+                await asyncio.sleep(0.01)
+    async with keeping(checkpoint, tmp_path / "state") as (frontend, _):
+        (model,) = frontend.models.list()
+        assert (model.name, model.state.name, model.spec.max_seq_len) == ("kept", "READY", 99)
+
+
+async def test_an_unreadable_list_of_served_models_stops_the_start(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    (tmp_path / "served.json").write_text("{")
+    with pytest.raises(errors.FailedPrecondition, match=r"served\.json"):
+        async with keeping(checkpoint, tmp_path):
+            pass
