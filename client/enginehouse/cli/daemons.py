@@ -61,6 +61,9 @@ def builder(
 
 def inference(
     store: Store = _DATA / "store",
+    state: Annotated[
+        Path | None, typer.Option(help="Directory on local disk in which the served models are kept over a restart.")
+    ] = None,
     model: Annotated[list[str], typer.Option(help="[NAME=]ENGINE[@VERSION] to load; may be repeated.")] = [],  # noqa: B006
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = 50052,
@@ -96,6 +99,7 @@ def inference(
         server=_server(host, port, tls_cert, tls_key, client_ca, insecure, grace, daemon="inference"),
         store=store,
         models=tuple(map(_model_argument, model)),
+        state=state,
         config=defaults,
     )
     _setup_logs("inference", log_level)
