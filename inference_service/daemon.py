@@ -10,6 +10,7 @@ model of `models` could not be loaded.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from inference_service.config import ModelConfig
 from inference_service.frontend.admission import Admitter
 from inference_service.frontend.inference import InferenceServicer
 from inference_service.frontend.model_service import ModelServicer
-from inference_service.frontend.served_model import LoadSpec, State
+from inference_service.frontend.served_model import LoadSpec, ServedModel, State
 from inference_service.frontend.session import SessionLimits
 from inference_service.frontend.telemetry import TelemetryServicer
 from inference_service.models import ModelManager, RunnerLoader, check_name
@@ -146,7 +147,7 @@ class Frontend:
                 await daemon.health.set_not_serving()
             else:
                 await daemon.health.set_serving()
-            served = [model.load for model in self.models.list() if model.engine is not None]
+            served = [_again(model) for model in self.models.list() if model.engine is not None]
             if self._served is not None and served != written:
                 await asyncio.to_thread(self._served.write, served)
                 written = served
@@ -162,6 +163,11 @@ class Frontend:
         await self._operations.close()
         await self.models.close()
         self._admitter.close()
+
+
+def _again(model: ServedModel) -> LoadSpec:
+    """How to load it after a restart: the same version, unless it was asked for by an alias."""
+    return model.load if model.alias else dataclasses.replace(model.load, ref=str(model.manifest.version))
 
 
 async def serve(settings: InferenceSettings) -> None:

@@ -274,7 +274,7 @@ async def test_a_restarted_daemon_serves_what_it_served(checkpoint: Checkpoint, 
         operation = await stub.UnloadModel(model_pb2.UnloadModelRequest(model="dropped"))
         await operations.WaitOperation(operations_pb2.WaitOperationRequest(name=operation.name))
         async with asyncio.timeout(10):
-            while [spec.name for spec in ServedSet(tmp_path / "state").read()] != ["kept"]:
+            while [(spec.name, spec.ref) for spec in ServedSet(tmp_path / "state").read()] != [("kept", "1")]:
                 await asyncio.sleep(0.01)
     async with keeping(checkpoint, tmp_path / "state") as (frontend, _):
         (model,) = frontend.models.list()
