@@ -4,8 +4,8 @@
     python benchmarks/cuda_check.py --device cpu
 
 A tiny random Llama is saved, built into an engine, and served by an executor: prompts of several lengths together,
-whole and in chunks, greedy. In float32 every token must equal transformers'; bfloat16 is reported. Then a decode step of
-the shape of SmolLM2-135M is timed, plain: no CUDA graph, no fused kernel.
+whole and in chunks, greedy. In float32 every token must equal transformers'; bfloat16 is reported. Then a decode step
+of the shape of SmolLM2-135M is timed, plain: no CUDA graph, no fused kernel.
 """
 
 from __future__ import annotations

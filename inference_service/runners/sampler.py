@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from inference_service.executor.messages import Sampling, TokenLogprobs
@@ -32,19 +33,24 @@ def sample(logits: torch.Tensor, rows: Rows) -> Sampled:
     A row whose maximum is a NaN or infinite is reported in `bad_rows`, with token 0; its neighbours are not touched.
     """
     saved = _ban(logits, rows.banned)
-    token_ids = logits.argmax(dim=-1)
+    token_ids = _argmax(logits)
+    best = logits.gather(1, token_ids[:, None])
     # A NaN counts as the greatest value, so one look at the maximum finds it.
-    bad = ~logits.gather(1, token_ids[:, None]).isfinite()[:, 0]
+    bad = ~best.isfinite()[:, 0]
     random_rows = [row for row, sampling in enumerate(rows.sampling) if not is_greedy(sampling)]
     if random_rows:
-        token_ids[random_rows] = _draw(
-            logits[random_rows], [rows.sampling[row] for row in random_rows], rows, random_rows
-        )
+        drawn = _Random([rows.sampling[row] for row in random_rows], logits[random_rows], best[random_rows])
+        token_ids[random_rows] = drawn.draw(rows.positions[random_rows])
     _restore(logits, saved)
     token_ids = token_ids.masked_fill(bad, 0)
     ids = token_ids.to("cpu", torch.int32).numpy()
     bad_rows = tuple(int(row) for row in bad.nonzero()[:, 0].tolist())
     return Sampled(ids, _logprobs(logits, ids, rows.sampling, bad_rows), bad_rows)
+
+
+def _argmax(logits: torch.Tensor) -> torch.Tensor:
+    """The first of the greatest [R]. NumPy's is some ten times faster than torch's on a CPU."""
+    return torch.from_numpy(logits.numpy().argmax(axis=-1)) if logits.device.type == "cpu" else logits.argmax(dim=-1)
 
 
 class _Saved(NamedTuple):
@@ -69,28 +75,6 @@ def _restore(logits: torch.Tensor, saved: _Saved | None) -> None:
         logits[saved.row, saved.column] = saved.value
 
 
-def _draw(logits: torch.Tensor, sampling: list[Sampling], rows: Rows, index: list[int]) -> torch.Tensor:
-    """Token ids [S] of the rows that are not greedy. logits [S, V]."""
-    uniform = torch.from_numpy(uniforms([s.seed for s in sampling], rows.positions[index].astype(np.int64)))
-    uniform = uniform.to(logits.device)
-    temperature = torch.tensor([s.temperature for s in sampling], dtype=torch.float64, device=logits.device)
-    # float64: the cut-offs below then do not depend on how a reduction was split.
-    scores = logits.double()
-    scores = (scores - scores.amax(dim=1, keepdim=True)) / temperature[:, None]
-    plain, few, whole = _split(sampling, logits.shape[1])
-    result = torch.empty(len(sampling), dtype=torch.int64, device=logits.device)
-    if plain:
-        result[plain] = _inverse_cdf(scores[plain].exp(), uniform[plain])
-    if few:
-        unsure = _draw_from_best(scores[few], [sampling[i] for i in few], uniform[few], result, few)
-        whole += unsure
-    if whole:
-        values, ids = scores[whole].sort(dim=1, descending=True, stable=True)
-        weights = _filter(values.exp(), None, [sampling[i] for i in whole])
-        result[whole] = ids.gather(1, _inverse_cdf(weights, uniform[whole])[:, None])[:, 0]
-    return result
-
-
 class _Split(NamedTuple):
     plain: list[int]
     """Rows without a filter: drawn in the order of the ids."""
@@ -113,24 +97,64 @@ def _split(sampling: list[Sampling], vocab_size: int) -> _Split:
     return split
 
 
-def _draw_from_best(
-    scores: torch.Tensor, sampling: list[Sampling], uniform: torch.Tensor, result: torch.Tensor, index: list[int]
-) -> list[int]:
-    """Draws from the best `_FEW` candidates into `result`; returns those of `index` for which these may not suffice:
-    the filters could keep more, or a tie at the boundary leaves open which they are."""
-    limit = max((s.top_k if 0 < s.top_k <= _FEW else _FEW) for s in sampling)
-    values, ids = scores.topk(limit + 1, dim=1)
-    # topk orders ties as it likes: order them by id.
-    ids, by_id = ids.sort(dim=1)
-    values, by_value = values.gather(1, by_id).sort(dim=1, descending=True, stable=True)
-    ids = ids.gather(1, by_value)
-    total = None if all(s.top_p >= 1.0 or 0 < s.top_k <= _FEW for s in sampling) else scores.exp().sum(dim=1)
-    weights = _filter(values.exp(), total, sampling)
-    drawn = ids.gather(1, _inverse_cdf(weights, uniform)[:, None])[:, 0]
-    result[index] = drawn
-    tied = values[:, -1] == values[:, -2]
-    unsure = (weights[:, -1] > 0) | (tied & (weights[:, -2] > 0))
-    return [index[i] for i in unsure.nonzero()[:, 0].tolist()]
+class _Random:
+    """The rows that are not greedy. logits [S, V], best [S, 1]: each row's greatest."""
+
+    def __init__(self, sampling: list[Sampling], logits: torch.Tensor, best: torch.Tensor) -> None:
+        self._sampling = sampling
+        self._logits = logits
+        self._best = best
+        self._temperature = torch.tensor([[s.temperature] for s in sampling], dtype=torch.float64).to(logits.device)
+
+    def draw(self, positions: npt.NDArray[np.int32]) -> torch.Tensor:
+        """Token ids [S]."""
+        numbers = uniforms([s.seed for s in self._sampling], positions.astype(np.int64))
+        uniform = torch.from_numpy(numbers).to(self._logits.device)
+        result = torch.empty(len(self._sampling), dtype=torch.int64, device=self._logits.device)
+        plain, few, whole = _split(self._sampling, self._logits.shape[1])
+        if plain:
+            result[plain] = _inverse_cdf(self._mass(plain), uniform[plain])
+        if few:
+            result[few], unsure = self._from_best(few, uniform[few])
+            whole += unsure
+        if whole:
+            values, ids = self._logits[whole].sort(dim=1, descending=True, stable=True)
+            weights = _filter(self._weights(values, whole), None, [self._sampling[i] for i in whole])
+            result[whole] = ids.gather(1, _inverse_cdf(weights, uniform[whole])[:, None])[:, 0]
+        return result
+
+    def _mass(self, rows: list[int]) -> torch.Tensor:
+        """Weights of the whole vocabulary, in the order of the ids: float32, for sums in float64."""
+        return ((self._logits[rows] - self._best[rows]) / self._temperature[rows].float()).exp()
+
+    def _weights(self, values: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        """Weights [S, C] float64 of some logits of each row; the best has 1."""
+        return ((values.double() - self._best[rows]) / self._temperature[rows]).exp()
+
+    def _from_best(self, rows: list[int], uniform: torch.Tensor) -> _Drawn:
+        """Draws from the best `_FEW` candidates."""
+        sampling = [self._sampling[i] for i in rows]
+        limit = max((s.top_k if 0 < s.top_k <= _FEW else _FEW) for s in sampling)
+        values, ids = self._logits[rows].topk(limit + 1, dim=1)
+        # topk orders ties as it likes: order them by id.
+        ids, by_id = ids.sort(dim=1)
+        values, by_value = values.gather(1, by_id).sort(dim=1, descending=True, stable=True)
+        ids = ids.gather(1, by_value)
+        wanted = any(s.top_p < 1.0 and not 0 < s.top_k <= _FEW for s in sampling)
+        total = self._mass(rows).sum(dim=1, dtype=torch.float64) if wanted else None
+        weights = _filter(self._weights(values, rows), total, sampling)
+        drawn = ids.gather(1, _inverse_cdf(weights, uniform)[:, None])[:, 0]
+        tied = values[:, -1] == values[:, -2]
+        unsure = (weights[:, -1] > 0) | (tied & (weights[:, -2] > 0))
+        return _Drawn(drawn, [rows[i] for i in unsure.nonzero()[:, 0].tolist()])
+
+
+class _Drawn(NamedTuple):
+    """Token ids, and the rows for which the best few may not suffice: the filters could keep more, or a tie at the
+    boundary leaves open which they are."""
+
+    token_ids: torch.Tensor
+    unsure: list[int]
 
 
 def _filter(weights: torch.Tensor, total: torch.Tensor | None, sampling: list[Sampling]) -> torch.Tensor:
@@ -156,7 +180,7 @@ def _filter(weights: torch.Tensor, total: torch.Tensor | None, sampling: list[Sa
 
 def _inverse_cdf(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """Index [S] of the candidate in which `uniform` [S] falls. weights [S, C], not normalised."""
-    cumulative = weights.cumsum(dim=1)
+    cumulative = weights.cumsum(dim=1, dtype=torch.float64)
     index = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)
     # Rounding may carry uniform * total to the total itself: then the last candidate with any weight is meant.
     last = weights.shape[1] - 1 - (weights > 0).flip(1).to(torch.uint8).argmax(dim=1)
@@ -164,7 +188,7 @@ def _inverse_cdf(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
 
 
 def _logprobs(
-    logits: torch.Tensor, token_ids: np.ndarray, sampling: Sequence[Sampling], bad_rows: tuple[int, ...]
+    logits: torch.Tensor, token_ids: npt.NDArray[np.int32], sampling: Sequence[Sampling], bad_rows: tuple[int, ...]
 ) -> tuple[TokenLogprobs | None, ...]:
     """Log-probabilities of the raw distribution, for the rows that ask."""
     index = [row for row, s in enumerate(sampling) if s.logprobs is not None and row not in bad_rows]
