@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from inference_service.runners.base import Step
 from inference_service.runners.plan import Instruction
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_STORED_AS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 A = TypeVar("A", bound=Attrs)
 
 
@@ -44,21 +46,34 @@ def _damaged(file: str, why: str = "cannot be read") -> DataLoss:
     )
 
 
-def read_weights(directory: Path, graph: Graph) -> dict[str, torch.Tensor]:
-    """The weights as they are stored, mapped and not read: exactly the graph's names, types and shapes."""
-    file = "weights/rank0.safetensors"
-    try:
-        with safe_open(directory / file, framework="pt") as stored:
-            names = set(stored.keys())
-            weights = {name: stored.get_tensor(name) for name in names & graph.weights.keys()}
-    except (OSError, SafetensorError) as error:
-        raise _damaged(file) from error
-    if names != graph.weights.keys():
-        raise _damaged(file, f"differs from the graph in {sorted(names ^ graph.weights.keys())[:3]}")
-    for name, tensor in graph.weights.items():
-        if tuple(weights[name].shape) != tensor.shape or weights[name].dtype != DTYPES[tensor.dtype]:
-            raise _damaged(file, f"has another shape or type for {name} than the graph")
-    return weights
+class StoredWeights:
+    """The weights file, mapped anew for each tensor: what nobody holds is not in this process's memory.
+
+    Raises DataLoss unless the file has exactly the graph's names, types and shapes.
+    """
+
+    FILE = "weights/rank0.safetensors"
+
+    def __init__(self, directory: Path, graph: Graph) -> None:
+        self._path = directory / self.FILE
+        try:
+            with safe_open(self._path, framework="pt") as stored:
+                names = set(stored.keys())
+                slices = {name: stored.get_slice(name) for name in names & graph.weights.keys()}
+                found = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        except (OSError, SafetensorError) as error:
+            raise _damaged(self.FILE) from error
+        if names != graph.weights.keys():
+            raise _damaged(self.FILE, f"differs from the graph in {sorted(names ^ graph.weights.keys())[:3]}")
+        for name, tensor in graph.weights.items():
+            if found[name] != (_STORED_AS[tensor.dtype], tensor.shape):
+                raise _damaged(self.FILE, f"has another shape or type for {name} than the graph")
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """The tensor as it is stored, on the CPU. Keeps the file mapped while it lives."""
+        with safe_open(self._path, framework="pt") as stored:
+            tensor: torch.Tensor = stored.get_tensor(name)
+        return tensor
 
 
 class Engine:
@@ -77,7 +92,7 @@ class Engine:
         self.dtype = torch.float32
         self.device = device
         self.graph = read_graph(version.dir)
-        self.stored = read_weights(version.dir, self.graph)
+        self.stored = StoredWeights(version.dir, self.graph)
         self.max_positions = version.manifest.limits.max_seq_len
         self._weights: dict[str, torch.Tensor] = {}
         self._ropes: dict[Rope, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -94,10 +109,14 @@ class Engine:
         counts = {pool.group: len(self.pools[name]) for name, pool in self.graph.pools.items()}
         return tuple(counts[group] for group in sorted(counts))
 
+    @property
+    def num_parameters(self) -> int:
+        return sum(prod(int(dim) for dim in tensor.shape) for tensor in self.graph.weights.values())
+
     def close(self) -> None:
         """Lets go of weights and pools."""
-        for tensors in (self.stored, self._weights, self.pools):
-            tensors.clear()
+        self._weights.clear()
+        self.pools.clear()
 
     def allocate_pools(self, num_blocks: int) -> None:
         for name, pool in self.graph.pools.items():

@@ -147,7 +147,7 @@ class NativeProgram:
     def _fill_linear(self, op: _Op, instruction: Instruction) -> None:
         name = instruction.inputs["weight"].name
         op.weight, op.weight_type = self._weights.address[name], _TYPES[self._engine.dtype]
-        op.k = self._engine.stored[name].shape[1]
+        op.k = self._engine.graph.weights[name].shape[1]
         op.bias = self._float_weight(instruction, "bias")
 
     def _fill_heads(self, op: _Op, instruction: Instruction, attrs: QkvRopeKv | PagedAttention) -> None:
@@ -188,7 +188,7 @@ class _PackedWeights:
         library.eh_packed_elements.restype = c_int64
         offsets, total = {}, 0
         for name in sorted(names):
-            n, k = engine.stored[name].shape
+            n, k = (int(dim) for dim in engine.graph.weights[name].shape)
             offsets[name] = total
             size = library.eh_packed_elements(c_int64(n), c_int64(k), kind) * engine.dtype.itemsize
             total += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

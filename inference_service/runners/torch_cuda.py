@@ -19,6 +19,6 @@ def load_cuda(version: Version, config: ModelConfig) -> EngineRunner:
     else:
         engine.dtype = next(DTYPES[t.dtype] for t in engine.graph.weights.values() if t.dtype in DTYPES)
     free, _ = torch.cuda.mem_get_info(device)
-    weights = sum(t.numel() for t in engine.stored.values()) * engine.dtype.itemsize
+    weights = engine.num_parameters * engine.dtype.itemsize
     engine.allocate_pools(count_blocks(engine.graph, version.manifest, engine.dtype, config.kv_cache, free - weights))
     return EngineRunner(engine, TorchProgram(engine))

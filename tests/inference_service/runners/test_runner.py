@@ -121,6 +121,24 @@ def test_alone_equals_batched_equals_chunked(engine, steps, load):
         assert greedy(runner, steps, prompts, tables, 12, chunk) == together
 
 
+def test_native_logits_are_bit_for_bit_the_same_alone_batched_and_chunked(engine, steps):
+    if native_library() is None:
+        pytest.skip("no C++ compiler for the native kernels")
+    config = ModelConfig(runner=RunnerConfig(device="cpu", dtype="float32", num_threads=2))
+    runner = load_cpu(Version(engine.manifest, engine.dir), config)
+    random = np.random.default_rng(2)
+    blocks = 250 // engine.shape.block_size + 1
+    tables = tables_of(random, 3, blocks, runner.num_blocks[0])
+    prompts = [random.integers(0, engine.shape.vocab, n) for n in (250, 33, 100)]
+    runner.forward(steps.make([(prompt, 0) for prompt in prompts], tables))
+    together = runner.logits.clone()
+    for i, prompt in enumerate(prompts):
+        for chunk in (1, 15, 16, 17, 64, len(prompt)):
+            for start in range(0, len(prompt), chunk):
+                runner.forward(steps.make([(prompt[start : start + chunk], start)], tables[i : i + 1]))
+            assert torch.equal(runner.logits[0], together[i]), chunk
+
+
 def test_stale_nans_in_freed_blocks_do_not_leak(tiny_engine, steps, load):
     runner = load(tiny_engine())
     step = steps.make([(np.arange(5), 0), (np.array([3]), 0)], np.array([[1, 2], [3, 4]]))
