@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent / "native"
-_FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=fast", "-fPIC", "-fopenmp", "-Wall", "-Wextra")
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-ffp-contract=off", "-fPIC", "-fopenmp", "-Wall", "-Wextra")
 _TIMEOUT_S = 300
 
 logger = logging.getLogger(__name__)

@@ -3,8 +3,7 @@
 
 #include <cmath>
 
-#include "program.hpp"
-#include "vec.hpp"
+#include "cache.hpp"
 
 namespace eh {
 
@@ -12,7 +11,7 @@ namespace eh {
 inline void normalise(const float* x, const float* weight, float eps, int64_t n, float* out) {
   v16 squares = {};
   int64_t i = 0;
-  for (; i + 16 <= n; i += 16) squares += load(x + i) * load(x + i);
+  for (; i + 16 <= n; i += 16) squares = fma(load(x + i), load(x + i), squares);
   float total = sum(squares);
   for (; i < n; i++) total += x[i] * x[i];
   const float factor = 1.0f / std::sqrt(total / float(n) + eps);
@@ -85,12 +84,11 @@ inline void rotate(const float* x, const float* cos, const float* sin, int rotar
   for (int i = rotary; i < dim; i++) out[i] = x[i];
 }
 
-// Keys are kept transposed within their block, [head_dim, block_size], so that attention reads a vector of keys.
+// Splits qkv, normalises and rotates q and k, writes k and v into the cache (layout: cache.hpp), gives q.
 template <class C>
 void qkv_rope_kv(const Op& op, const Step& step, Team team) {
   const int dim = op.head_dim, size = op.block_size, half = op.rotary / 2;
   const int64_t width = int64_t(op.heads + 2 * op.kv_heads) * dim;
-  const int64_t block_elements = int64_t(op.kv_heads) * size * dim;
   float normed[1024], key[1024];
   for (int64_t t = team.begin(step.tokens); t < team.end(step.tokens); t++) {
     const float *row = op.x + t * width, *k = row + op.heads * dim, *v = k + op.kv_heads * dim;
@@ -102,16 +100,16 @@ void qkv_rope_kv(const Op& op, const Step& step, Team team) {
       rotate(q, cos, sin, op.rotary, dim, op.out + (t * op.heads + h) * dim);
     }
     const int32_t* table = step.block_tables[op.group] + step.row_of_token[t] * step.table_width[op.group];
-    const int64_t block = table[position / size] * block_elements;
+    const int64_t block = table[position / size] * block_elements(op);
     const int offset = position % size;
     for (int h = 0; h < op.kv_heads; h++) {
       const float* source = k + h * dim;
       if (op.k_norm) normalise(source, op.k_norm, op.eps, dim, normed), source = normed;
       rotate(source, cos, sin, op.rotary, dim, key);
-      C* k_block = (C*)op.k_pool + block + int64_t(h) * size * dim;
-      C* v_row = (C*)op.v_pool + block + (int64_t(h) * size + offset) * dim;
-      for (int i = 0; i < dim; i++) assign(k_block[i * size + offset], key[i]);
-      for (int i = 0; i < dim; i++) assign(v_row[i], v[h * dim + i]);
+      C* k_block = (C*)op.k_pool + block + h * head_elements(op);
+      C* v_block = (C*)op.v_pool + block + h * head_elements(op);
+      for (int i = 0; i < dim; i++) assign(k_block[key_at(C{}, i, offset, size)], key[i]);
+      for (int i = 0; i < dim; i++) assign(v_block[value_at(C{}, i, offset, dim)], v[h * dim + i]);
     }
   }
 }

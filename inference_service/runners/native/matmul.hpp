@@ -48,7 +48,7 @@ inline void accumulate(v16 (&acc)[R][P], const float* x, int64_t k, const float*
     for (int p = 0; p < P; p++) column[p] = load(w + p * stride + i * PANEL);
     for (int r = 0; r < R; r++) {
       const v16 value = splat(x[r * k + i]);
-      for (int p = 0; p < P; p++) acc[r][p] += column[p] * value;
+      for (int p = 0; p < P; p++) acc[r][p] = fma(column[p], value, acc[r][p]);
     }
   }
 }
@@ -58,19 +58,17 @@ inline void accumulate(v16 (&acc)[R][P], const float* x, int64_t k, const bf16* 
   for (int64_t i = 0; i < k; i += 2) {
     v16 even[P], odd[P];
     for (int p = 0; p < P; p++) {
-      u16x pair;
-      std::memcpy(&pair, w + p * stride + i * PANEL, sizeof pair);
-      even[p] = (v16)(pair << 16);
-      odd[p] = (v16)(pair & 0xffff0000u);
+      const Pair pair = load_pair(w + p * stride + i * PANEL);
+      even[p] = pair.even, odd[p] = pair.odd;
     }
     for (int r = 0; r < R; r++) {
       const v16 value = splat(x[r * k + i]);
-      for (int p = 0; p < P; p++) acc[r][p] += even[p] * value;
+      for (int p = 0; p < P; p++) acc[r][p] = fma(even[p], value, acc[r][p]);
     }
     if (i + 1 < k)
       for (int r = 0; r < R; r++) {
         const v16 value = splat(x[r * k + i + 1]);
-        for (int p = 0; p < P; p++) acc[r][p] += odd[p] * value;
+        for (int p = 0; p < P; p++) acc[r][p] = fma(odd[p], value, acc[r][p]);
       }
   }
 }

@@ -1,10 +1,9 @@
 // Runs a whole step: the operators in order, all threads on each, in one parallel region.
 #include <omp.h>
 
-#include "attention.hpp"
 #include "layers.hpp"
 #include "matmul.hpp"
-#include "program.hpp"
+#include "paged.hpp"
 
 using namespace eh;
 

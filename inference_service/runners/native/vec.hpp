@@ -3,6 +3,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
 
 namespace eh {
 
@@ -10,6 +14,9 @@ typedef float v16 __attribute__((vector_size(64)));
 typedef int32_t i16x __attribute__((vector_size(64)));
 typedef uint32_t u16x __attribute__((vector_size(64)));
 typedef uint16_t h16 __attribute__((vector_size(32)));
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v4 __attribute__((vector_size(16)));
 
 struct bf16 {
   uint16_t bits;
@@ -27,6 +34,33 @@ inline v16 load(const bf16* p) {
   h16 h;
   std::memcpy(&h, p, sizeof h);
   return (v16)(__builtin_convertvector(h, u16x) << 16);
+}
+
+// Two neighbours of a pair, for 16 lanes.
+struct Pair {
+  v16 even, odd;
+};
+
+inline Pair load_pair(const bf16* p) {
+  u16x both;
+  std::memcpy(&both, p, sizeof both);
+  return {(v16)(both << 16), (v16)(both & 0xffff0000u)};
+}
+
+// a * b + c, rounded once where the CPU can. Never left to the compiler, which fuses here and not there: results that must
+// be equal come from differently unrolled code.
+inline v16 fma(v16 a, v16 b, v16 c) {
+#if defined(__AVX512F__)
+  return (v16)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  v8 x[2], y[2], z[2];
+  std::memcpy(x, &a, sizeof a), std::memcpy(y, &b, sizeof b), std::memcpy(z, &c, sizeof c);
+  for (int i = 0; i < 2; i++) z[i] = (v8)_mm256_fmadd_ps((__m256)x[i], (__m256)y[i], (__m256)z[i]);
+  std::memcpy(&c, z, sizeof c);
+  return c;
+#else
+  return a * b + c;
+#endif
 }
 
 inline void store(float* p, v16 v) { std::memcpy(p, &v, sizeof v); }
@@ -48,11 +82,22 @@ inline bf16 to_bf16(float x) {
   return {uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 }
 
+// Rounds `count` numbers, 16 at a time. (A NaN may become another NaN or an infinity here.)
+inline void narrow(const float* from, int64_t count, bf16* to) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    u16x bits;
+    std::memcpy(&bits, from + i, sizeof bits);
+    bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const h16 half = __builtin_convertvector(bits, h16);
+    std::memcpy(to + i, &half, sizeof half);
+  }
+  for (; i < count; i++) to[i] = to_bf16(from[i]);
+}
+
 inline void assign(float& to, float x) { to = x; }
 inline void assign(bf16& to, float x) { to = to_bf16(x); }
 
-typedef float v8 __attribute__((vector_size(32)));
-typedef float v4 __attribute__((vector_size(16)));
 
 template <class Combine>
 inline float fold(v16 v, Combine combine) {
@@ -74,16 +119,13 @@ inline float max(v16 v) {
 // e^x within 2 ulp for x in [-87, 88]; smaller x give e^-87, NaN stays NaN. Polynomial of Cephes' expf.
 inline v16 exp(v16 x) {
   x = x < splat(-87.0f) ? splat(-87.0f) : x > splat(88.0f) ? splat(88.0f) : x;
-  const v16 shifted = x * 1.44269504088896341f + splat(12582912.0f);  // 1.5 * 2^23: rounds to an integer
+  const v16 shifted = fma(x, splat(1.44269504088896341f), splat(12582912.0f));  // 1.5 * 2^23: rounds to an integer
   const v16 n = shifted - splat(12582912.0f);
-  const v16 r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  const v16 r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), x));
   v16 y = splat(1.9875691500e-4f);
-  y = y * r + splat(1.3981999507e-3f);
-  y = y * r + splat(8.3334519073e-3f);
-  y = y * r + splat(4.1665795894e-2f);
-  y = y * r + splat(1.6666665459e-1f);
-  y = y * r + splat(5.0000001201e-1f);
-  y = y * (r * r) + r + splat(1.0f);
+  for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
+    y = fma(y, r, splat(c));
+  y = fma(y, r * r, r + splat(1.0f));
   const i16x power = ((i16x)shifted - (i16x)splat(12582912.0f) + 127) << 23;
   return y * (v16)power;
 }

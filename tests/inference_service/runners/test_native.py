@@ -7,12 +7,14 @@ import logging
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from inference_service.runners import native_build
+from inference_service.runners.engine import Engine, Version
 from inference_service.runners.native_build import native_library
-from inference_service.runners.native_program import _KINDS, _TYPES, _Op, _Step
+from inference_service.runners.native_program import _KINDS, _TYPES, NativeProgram, _Op, _Step
 
 HERE = Path(__file__).parent
 SOURCES = Path(native_build.__file__).parent / "native"
@@ -29,7 +31,7 @@ def emulated(tmp_path_factory):
     if native_library() is None:
         pytest.skip("no C++ compiler for the native kernels")
     out = tmp_path_factory.mktemp("amx")
-    flags = ["-O1", "-std=c++17", "-fPIC", "-fopenmp", "-D__AMX_BF16__", "-DEH_EMULATE_AMX"]
+    flags = ["-O1", "-std=c++17", "-ffp-contract=off", "-fPIC", "-fopenmp", "-D__AMX_BF16__", "-DEH_EMULATE_AMX"]
     include = ["-include", str(HERE / "amx_emulation.hpp")]
     source = str(SOURCES / "program.cpp")
     subprocess.run(["g++", *flags, *include, "-c", source, "-o", out / "k.o"], check=True, timeout=100)
@@ -85,6 +87,26 @@ def test_a_rows_product_is_bit_for_bit_the_same_alone_and_among_others(library, 
     together = linear(library, x, weight, None, threads=2)
     alone = torch.cat([linear(library, x[i : i + 1].clone(), weight, None) for i in range(rows)])
     assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 40}, {"heads": 6, "kv_heads": 2, "head_dim": 32}])
+def test_matrix_unit_attention_stays_near_float32(emulated, library, tiny_engine, steps, shape, options):
+    wide = {"heads": 2, "kv_heads": 1, "head_dim": 64, "hidden": 64, "block_size": 32, "max_seq_len": 512}
+    engine = tiny_engine(shape(dtype="bfloat16", **{**wide, **options}))
+    random = np.random.default_rng(0)
+    prompt, chunk = random.integers(0, 97, 300), random.integers(0, 97, 20)
+    logits = []
+    for kernels, dtype in ((library, torch.float32), (emulated, torch.bfloat16)):
+        loaded = Engine(Version(engine.manifest, engine.dir), torch.device("cpu"))
+        loaded.dtype = dtype
+        loaded.allocate_pools(24)
+        for pool in loaded.pools.values():
+            pool.fill_(float("nan"))
+        program = NativeProgram(loaded, kernels)
+        tables = np.arange(1, 23).reshape(2, 11)
+        program.run(steps.make([(prompt, 0), (prompt[:70], 0)], tables))
+        logits.append(program.run(steps.make([(chunk, 300), (chunk[:1], 70)], tables)).clone())
+    torch.testing.assert_close(logits[1], logits[0], atol=0.12, rtol=0.03)
 
 
 def test_one_openmp_runtime_is_loaded(library):
