@@ -20,6 +20,8 @@ FORMAT = 1
 BLOCK_SIZES = (16, 32, 64, 128)
 MAX_BATCH_SIZE = 1 << 16
 MAX_NUM_TOKENS = 1 << 20
+MAX_SEQ_LEN = 1 << 24
+"""What a checkpoint's positions are cut to: block tables are as long as the longest sequence."""
 
 
 class Plan(NamedTuple):
@@ -46,7 +48,7 @@ def make_plan(build: BuildConfig, checkpoint: Checkpoint, spec: DecoderSpec) -> 
     """
     _check("max_batch_size", build.max_batch_size, 1, MAX_BATCH_SIZE)
     _check("max_num_tokens", build.max_num_tokens, 1, MAX_NUM_TOKENS)
-    max_seq_len = spec.max_positions if build.max_seq_len is None else build.max_seq_len
+    max_seq_len = min(spec.max_positions, MAX_SEQ_LEN) if build.max_seq_len is None else build.max_seq_len
     _check("max_seq_len", max_seq_len, 2, spec.max_positions, " (the checkpoint's positions)")
     if build.tokens_per_block not in BLOCK_SIZES:
         choices = ", ".join(map(str, BLOCK_SIZES))

@@ -7,6 +7,7 @@ honour is refused by name.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -18,6 +19,7 @@ from enginehouse.errors import InvalidArgument, Unimplemented
 Config = Mapping[str, Any]
 
 MAX_LAYERS = 1024
+MAX_INT = 2**31 - 1
 _ROPE_KEYS = {
     "default": set(),
     "linear": {"factor"},
@@ -49,8 +51,8 @@ def integer(config: Config, key: str, default: int | None = None, *, minimum: in
     value = default if config.get(key) is None else config[key]
     if value is None:
         _invalid(key, "is missing")
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        _invalid(key, f"is {value!r}, expected an integer of at least {minimum}")
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= MAX_INT:
+        _invalid(key, f"is {value!r}, expected an integer from {minimum} to {MAX_INT}")
     return value
 
 
@@ -59,7 +61,7 @@ def real(config: Config, key: str, default: float | None = None) -> float:
     value = default if config.get(key) is None else config[key]
     if value is None:
         _invalid(key, "is missing")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
         _invalid(key, f"is {value!r}, expected a number above 0")
     return float(value)
 
@@ -104,9 +106,9 @@ def unsupported(key: str, value: object, supported: str) -> NoReturn:
 
 def read_positions(config: Config, head_dim: int) -> Positions:
     """The rope of the old (`rope_theta`, `rope_scaling`) or the new (`rope_parameters`) form of a config."""
-    params = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
+    params = {**_mapping(config, "rope_parameters"), **_mapping(config, "rope_scaling")}
     kind = params.get("rope_type", params.get("type", "default"))
-    if kind not in _ROPE_KEYS:
+    if kind not in tuple(_ROPE_KEYS):
         unsupported("rope_type", kind, ", ".join(_ROPE_KEYS))
     for key in params:
         if key not in _ROPE_KEYS[kind] | _COMMON_ROPE_KEYS:
@@ -118,6 +120,13 @@ def read_positions(config: Config, head_dim: int) -> Positions:
     original = _original_length(config, params, kind, longest)
     rope = Rope(kind=kind, theta=theta, dim=head_dim, original_max_position=original)
     return _SCALINGS[kind](rope, params, longest)
+
+
+def _mapping(config: Config, key: str) -> Config:
+    value = config.get(key) or {}
+    if not isinstance(value, Mapping):
+        _invalid(key, "is no object")
+    return value
 
 
 def _original_length(config: Config, params: Config, kind: str, longest: int) -> int:
@@ -133,7 +142,14 @@ def _unscaled(rope: Rope, params: Config, longest: int) -> Positions:
 
 def _stretched(rope: Rope, params: Config, longest: int) -> Positions:
     factor = real(params, "factor")
-    return Positions(replace(rope, factor=factor), max(longest, int(rope.original_max_position * factor)))
+    return Positions(replace(rope, factor=factor), _stretched_length(rope, factor, longest))
+
+
+def _stretched_length(rope: Rope, factor: float, longest: int) -> int:
+    stretched = rope.original_max_position * factor
+    if stretched > MAX_INT:
+        _invalid("factor", f"is {factor:g}, which makes {stretched:g} positions")
+    return max(longest, int(stretched))
 
 
 def _llama3(rope: Rope, params: Config, longest: int) -> Positions:
@@ -157,12 +173,12 @@ def _yarn(rope: Rope, params: Config, longest: int) -> Positions:
         attention_factor=real(params, "attention_factor", _yarn_attention(params, factor)),
         truncate=flag(params, "truncate", True),
     )
-    return Positions(scaled, max(longest, int(rope.original_max_position * factor)))
+    return Positions(scaled, _stretched_length(rope, factor, longest))
 
 
 def _yarn_attention(params: Config, factor: float) -> float:
     """Scale of cos and sin where the config states none."""
-    mscale, all_dim = params.get("mscale"), params.get("mscale_all_dim")
+    mscale, all_dim = (real(params, key) if params.get(key) else None for key in ("mscale", "mscale_all_dim"))
 
     def scale(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0

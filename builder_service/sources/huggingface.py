@@ -127,7 +127,8 @@ def _refuse_code(path: Path, config: dict[str, Any]) -> None:
             message = f"{name} asks for Python code of its own (auto_map); the builder never runs a checkpoint's code."
             raise Unimplemented(message, reason="REMOTE_CODE", metadata={"file": name, "field": "auto_map"})
     if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "unknown")
+        quantization = config["quantization_config"]
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown"
         message = f"The checkpoint is quantised ({method}), which is not read yet; use the unquantised checkpoint."
         raise Unimplemented(message, reason="UNSUPPORTED_QUANTIZATION", metadata={"method": method})
 

@@ -71,6 +71,7 @@ def layer_windows(config: Config) -> Windows:
     kinds = config.get("layer_types")
     if kinds is None:
         kinds = ["sliding_attention" if i >= first_windowed else "full_attention" for i in range(layers)]
-    if len(kinds) != layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
+    known = isinstance(kinds, list) and all(kind in ("full_attention", "sliding_attention") for kind in kinds)
+    if not known or len(kinds) != layers:
         unsupported("layer_types", kinds, f"full_attention and sliding_attention, {layers} of them")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)

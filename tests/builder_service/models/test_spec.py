@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builder_service.models import read_spec, weight_parts
-from enginehouse.errors import InvalidArgument, Unimplemented
+from enginehouse.errors import EnginehouseError, InvalidArgument, Unimplemented
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -19,6 +22,11 @@ LLAMA: dict[str, Any] = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
     "hidden_act": "silu",
+}
+ROPE_WORDS = {"rope_type", "type", "factor", "rope_theta", "mscale", "mscale_all_dim", "beta_fast"}
+MORE_KEYS = {
+    *("rope_parameters", "rope_scaling", "rope_theta", "head_dim", "num_key_value_heads", "layer_types"),
+    *("sliding_window", "use_sliding_window", "max_window_layers", "quantization_config", "tie_word_embeddings"),
 }
 
 
@@ -111,6 +119,13 @@ def test_what_is_not_honoured_is_refused_by_name(changes: dict[str, Any], reason
         ({"tie_word_embeddings": 1}, "tie_word_embeddings"),
         ({"rope_scaling": {"type": "linear"}}, "factor"),
         ({"rope_theta": float("inf")}, "rope_theta"),
+        ({"rope_theta": 10**400}, "rope_theta"),
+        ({"max_position_embeddings": 10**30}, "max_position_embeddings"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures"),
+        ({"architectures": [1]}, "architectures"),
+        ({"rope_parameters": [1]}, "rope_parameters"),
+        ({"rope_scaling": {"type": "linear", "factor": 1e300}}, "factor"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "x", "mscale_all_dim": 1.0}}, "mscale"),
     ],
 )
 def test_an_impossible_value_is_named(changes: dict[str, Any], field: str) -> None:
@@ -136,3 +151,19 @@ def test_weight_parts_are_in_layer_order_and_stack_on_dimension_0() -> None:
     assert parts["layers.3.attn.qkv.bias"].names == tuple(f"model.layers.3.self_attn.{x}_proj.bias" for x in "qkv")
     assert parts["layers.0.mlp.gate_up.weight"].shapes == ((48, 32), (48, 32))
     assert "head.weight" not in weight_parts(read_spec(config(tie_word_embeddings=True)))
+
+
+ANYTHING = st.recursive(
+    st.sampled_from([None, True, -1, 0, 1, 3, 10**9, 2**63, 10**400, 0.5, 1e308, float("nan"), "", "yarn", "linear"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(sorted(ROPE_WORDS)), inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@given(
+    st.sampled_from(["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]),
+    st.dictionaries(st.sampled_from(sorted(LLAMA.keys() | MORE_KEYS)), ANYTHING, min_size=1, max_size=2),
+)
+def test_any_config_is_read_or_refused(architecture: str, changes: dict[str, Any]) -> None:
+    with contextlib.suppress(EnginehouseError):
+        read_spec({**config(architecture), **changes})
