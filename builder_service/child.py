@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from builder_service.job import BuildJob, ChildEvent, ErrorEvent, ProgressEvent, ResultEvent
-from enginehouse.errors import EnginehouseError, Internal, InvalidArgument, ResourceExhausted
+from builder_service.job import BuildJob, ChildEvent, ErrorEvent, LogEvent, ProgressEvent, ResultEvent
+from enginehouse.errors import EnginehouseError, Internal, InvalidArgument, ResourceExhausted, shorten
 
 HEARTBEAT_SECONDS = 1.0
 MIN_INTERVAL_SECONDS = 0.1
@@ -52,6 +52,8 @@ class EventWriter:
                     return
             else:
                 self._progress = None
+            if isinstance(event, LogEvent):
+                event = LogEvent(event.level, shorten(event.text))
             self._write(event)
 
     def beat(self) -> None:

@@ -109,6 +109,7 @@ class Child:
                 line = await self._process.stdout.readline()
             except ValueError:  # longer than _MAX_LINE: not our protocol
                 log.error("the child sent an over-long line", limit=_MAX_LINE)
+                await self.kill(patience=0.0)  # it would wait for ever for somebody to read the rest
                 return
             if not line:
                 return

@@ -30,6 +30,25 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 DOMAIN = "enginehouse.dev"
+MAX_MESSAGE_BYTES = 900
+MAX_METADATA_BYTES = 1500
+"""Of all values together. A status travels in HTTP/2 trailers, percent-encoded and again in base64: gRPC drops a call
+whose trailers exceed 8 KiB, so that the caller would see a broken stream instead of the error."""
+
+
+def shorten(text: str, most: int = MAX_MESSAGE_BYTES) -> str:
+    """`text` as valid UTF-8 of at most `most` bytes; what was cut off shows as "..."."""
+    data = text.encode(errors="replace")
+    return data.decode() if len(data) <= most else data[: most - 3].decode(errors="ignore") + "..."
+
+
+def _bounded(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The metadata within MAX_METADATA_BYTES: long values give way, so that short ones stay whole."""
+    short, left = {}, MAX_METADATA_BYTES
+    for index, key in enumerate(sorted(metadata, key=lambda key: len(metadata[key]))):
+        short[key] = shorten(metadata[key], left // (len(metadata) - index))
+        left -= len(short[key].encode())
+    return short
 
 
 class EnginehouseError(Exception):
@@ -38,7 +57,7 @@ class EnginehouseError(Exception):
     Args:
         message: one or two sentences for a person; says what to do next.
         reason: stable UPPER_SNAKE identifier, at most 63 characters.
-        metadata: what varies in the message, by name.
+        metadata: what varies in the message, by name. It and the message are cut to what fits into a status.
         retry_after: seconds after which a retry may succeed, where that is known.
     """
 
@@ -53,10 +72,10 @@ class EnginehouseError(Exception):
         metadata: Mapping[str, object] | None = None,
         retry_after: float | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = shorten(message)
+        super().__init__(self.message)
         self.reason = reason or self.default_reason
-        self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
+        self.metadata = _bounded({key: str(value) for key, value in (metadata or {}).items()})
         self.retry_after = retry_after
 
 

@@ -84,6 +84,12 @@ def refuse(job: BuildJob) -> None:
     sys.exit(1)
 
 
+def shout(job: BuildJob) -> None:
+    """Says more in one line than the protocol allows, and would say more."""
+    say(LogEvent("info", "x" * (8 << 20)))
+    say(ResultEvent(job.engine_id, 1, reused=True))
+
+
 def chatter(job: BuildJob) -> None:
     """Prints what is no event, goes backwards, and floods progress; then succeeds and lingers."""
     print("library noise")
@@ -111,7 +117,14 @@ def main() -> None:
             time.sleep(300)
         publish(job, "k1")
     else:
-        {"hang": hang_in_staging, "hog": hog, "crash": crash, "refuse": refuse, "chatter": chatter}[what](job)
+        {
+            "hang": hang_in_staging,
+            "hog": hog,
+            "crash": crash,
+            "refuse": refuse,
+            "shout": shout,
+            "chatter": chatter,
+        }[what](job)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from builder_service.job import (
     BuildJob,
     ChildEvent,
     ErrorEvent,
+    LogEvent,
     ProgressEvent,
     ResultEvent,
     SourceSpec,
@@ -203,3 +205,14 @@ def test_a_new_stage_ends_the_old_progress(clock):
     clock.now = 9.0
     writer.beat()
     assert len(written(stream)) == 2
+
+
+def test_what_a_child_says_is_short_and_valid_text_whatever_the_checkpoint_holds(make_checkpoint, tmp_path):
+    checkpoint = make_checkpoint()
+    (checkpoint / "config.json").write_text(json.dumps({"architectures": ["X" * 3_000_000]}))
+    (checkpoint / "stray-\udcff.bin").touch()
+    code, events, _ = run(msgspec.json.encode(make_job(tmp_path, checkpoint)))
+    assert code == 1
+    assert events[-1].reason == "UNSUPPORTED_ARCHITECTURE"
+    assert len(events[-1].message) < 1000
+    assert any(isinstance(event, LogEvent) and event.text.startswith("stray-?") for event in events)

@@ -193,3 +193,9 @@ async def test_builds_run_side_by_side_in_their_places(tmp_path: Path) -> None:
     assert bench.jobs.get(stuck).state.stage is not Stage.QUEUED
     await bench.supervisor.close()
     bench.jobs.close()
+
+
+async def test_a_child_that_says_too_much_at_once_is_ended(bench: Bench) -> None:
+    operation = bench.submit("shout")
+    finished = await bench.finish(operation)
+    assert finished.stage is Stage.FAILED

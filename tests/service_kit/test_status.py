@@ -161,3 +161,18 @@ def test_every_status_has_exactly_one_error_info():
     for exc in (ValueError("x"), asyncio.CancelledError(), errors.NotFound("x")):
         kinds = [packed.type_url for packed in status.to_status(exc).details]
         assert sum(kind.endswith("ErrorInfo") for kind in kinds) == 1
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "\u00e9", "\U0001f336", "\udcff"])
+@pytest.mark.parametrize("error", [errors.InvalidArgument, errors.ResourceExhausted])
+async def test_an_error_of_any_length_arrives(start, letter: str, error: type[errors.EnginehouseError]) -> None:
+    long = letter * 100_000
+    metadata = {"field": "source.path", "first": long, "second": long, "count": 7}
+    failure = error(f"No {long}", reason="TOO_LONG", metadata=metadata, retry_after=1.0)
+    async with start(raising(failure)) as running:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(running, "unary")
+    arrived = errors.from_rpc_error(caught.value)
+    assert (type(arrived), arrived.reason) == (error, "TOO_LONG")
+    assert (arrived.metadata["field"], arrived.metadata["count"]) == ("source.path", "7")
+    assert arrived.message.startswith("No ")
