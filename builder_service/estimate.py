@@ -26,11 +26,14 @@ class Estimate(NamedTuple):
 
 
 def estimate(job: BuildJob) -> Estimate | None:
-    """The estimate for a checkpoint on this machine; None for one that is not here (yet, or any more)."""
+    """The estimate for a checkpoint on this machine; None for one that is not here (yet, or any more) or unreadable."""
     path = Path(job.source.path)
-    if not job.source.path or not path.exists():
+    try:
+        if not job.source.path or not path.exists():
+            return None
+        weights = int(_weights_bytes(path, 4 if job.build.dtype == "float32" else 2, job.build.dtype == "auto"))
+    except OSError:  # a link that leads nowhere, a file that went away: the build itself will say what is wrong
         return None
-    weights = int(_weights_bytes(path, 4 if job.build.dtype == "float32" else 2, job.build.dtype == "auto"))
     seconds = _BASE_SECONDS + weights * _SECONDS_PER_BYTE[job.verify]
     return Estimate(_BASE_BYTES + int(weights * _MEMORY_PER_BYTE), weights, seconds)
 
@@ -49,5 +52,5 @@ def _stored_width(config: Path) -> int:
         with config.open("rb") as file:
             fields = json.loads(file.read(_MAX_CONFIG_BYTES))
         return 4 if "float32" in (fields.get("dtype"), fields.get("torch_dtype")) else 2
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -135,6 +136,7 @@ def _source(source: pb.CheckpointSource, site: Site) -> SourceSpec:
             path = checkpoint_path(source.path, "source.path", site.roots)
             if not path.is_dir():
                 raise _invalid("source.path", "`source.path` is a file; give the checkpoint's directory, or use gguf.")
+            _refuse_links_out(path, "source.path", site.roots)
             return SourceSpec(kind="huggingface", path=str(path))
         case "hub":
             return SourceSpec(
@@ -168,8 +170,7 @@ def checkpoint_path(text: str, field: str, roots: tuple[Path, ...]) -> Path:
     is looked for under each root in turn."""
     if not text or len(text) > _MAX_TEXT or "\0" in text:
         raise _invalid(field, f"`{field}` is no path; give one under the builder's roots: {_listed(roots)}.")
-    real_roots = [root.resolve() for root in roots]
-    inside = [path for root in real_roots if (path := (root / text).resolve()).is_relative_to(root)]
+    inside = _inside(text, roots)
     if not inside:
         raise InvalidArgument(
             f"`{field}` {text!r} is not under the builder's checkpoint roots: {_listed(roots)}. Move the checkpoint "
@@ -178,7 +179,7 @@ def checkpoint_path(text: str, field: str, roots: tuple[Path, ...]) -> Path:
             metadata={"field": field, "path": text, "roots": _listed(roots)},
         )
     try:
-        return next(path for path in inside if path.exists())
+        return next(path for path in inside if _exists(path))
     except StopIteration:
         raise NotFound(
             f"There is no checkpoint {text!r} on the builder's machine; the path is the builder's, not the client's. "
@@ -192,6 +193,38 @@ def checkpoint_path(text: str, field: str, roots: tuple[Path, ...]) -> Path:
             reason="CHECKPOINT_UNREADABLE",
             metadata={"field": field, "path": text},
         ) from None
+
+
+def _inside(text: str, roots: tuple[Path, ...]) -> list[Path]:
+    """The real paths under the roots that `text` may mean; a loop of links means none."""
+    found = []
+    for root in roots:
+        real = root.resolve()
+        with contextlib.suppress(OSError, RuntimeError):  # pathlib's errors for a loop
+            path = (real / text).resolve()
+            found += [path] if path.is_relative_to(real) else []
+    return found
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        raise
+    except OSError:  # a name that no file system takes
+        return False
+
+
+def _refuse_links_out(directory: Path, field: str, roots: tuple[Path, ...]) -> None:
+    """A file that is a link out of the roots would be copied into the engine, for everybody to download."""
+    for entry in directory.iterdir():
+        if entry.is_symlink() and not _inside(str(entry), roots):
+            raise InvalidArgument(
+                f"{entry.name!r} in the checkpoint is a link out of the builder's roots ({_listed(roots)}). Replace it "
+                "by the file, or start the builder with the link's target under a root.",
+                reason="PATH_OUTSIDE_ROOTS",
+                metadata={"field": field, "path": entry.name, "roots": _listed(roots)},
+            )
 
 
 def _listed(roots: tuple[Path, ...]) -> str:

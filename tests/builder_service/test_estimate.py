@@ -45,3 +45,13 @@ def test_an_unreadable_config_is_no_error_here(tmp_path: Path, config: bytes) ->
 @pytest.mark.parametrize("path", ["", "/nowhere"])
 def test_what_is_not_here_is_not_estimated(path: str) -> None:
     assert estimate(_job(path)) is None
+
+
+def test_a_checkpoint_that_cannot_be_looked_at_is_no_error_here(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    assert estimate(_job(tmp_path, "bfloat16")) is not None
+    (tmp_path / "model.safetensors").symlink_to(tmp_path / "nowhere")
+    assert estimate(_job(tmp_path)) is None
+    (tmp_path / "loop").symlink_to("loop")
+    assert estimate(_job(tmp_path / "loop")) is None
+    assert estimate(_job(tmp_path / ("x" * 300))) is None

@@ -14,7 +14,7 @@ from enginehouse._gen.enginehouse.builder.v1 import build_config_pb2 as config_p
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import engine_pb2
 from enginehouse._gen.enginehouse.common.v1 import common_pb2
-from enginehouse.errors import from_status
+from enginehouse.errors import from_rpc_error, from_status
 from tests.builder_service.serving import Remote, refused, running, settings
 
 INVALID, UNIMPLEMENTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
@@ -226,6 +226,40 @@ async def test_a_link_does_not_lead_out_of_the_roots_and_the_error_lists_them(re
         await remote.builder.BuildEngine(remote.request(source=pb.CheckpointSource(path="out")))
     assert caught[0].metadata["roots"] == str(remote.root / "models")
     assert str(remote.root / "models") in caught[0].message
+
+
+async def test_a_file_that_is_a_link_out_of_the_roots_is_not_copied_into_an_engine(remote: Remote) -> None:
+    checkpoint = remote.root / "models" / "linked"
+    checkpoint.mkdir()
+    (checkpoint / "config.json").write_text("{}")
+    (checkpoint / "weights.safetensors").symlink_to(checkpoint / "config.json")
+    request = remote.request(source=pb.CheckpointSource(path="linked"), validate_only=True)
+    assert (await remote.builder.BuildEngine(request)).done
+    (checkpoint / "tokenizer.json").symlink_to("/etc/hostname")
+    with refused("PATH_OUTSIDE_ROOTS", INVALID) as caught:
+        await remote.builder.BuildEngine(request)
+    assert caught[0].metadata["path"] == "tokenizer.json"
+
+
+@pytest.mark.parametrize("text", ["loop", "loop/x", "x" * 300, "a/" * 2000, "\ue000" * 4000])
+async def test_a_path_that_no_file_system_takes_is_refused_and_said_so(remote: Remote, text: str) -> None:
+    loop = remote.root / "models" / "loop"
+    if not loop.is_symlink():
+        loop.symlink_to("loop")
+    for source in (pb.CheckpointSource(path=text), pb.CheckpointSource(gguf=pb.GgufSource(path=text))):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await remote.builder.BuildEngine(remote.request(source=source))
+        error = from_rpc_error(caught.value)
+        assert error.reason in ("PATH_OUTSIDE_ROOTS", "CHECKPOINT_NOT_FOUND"), error
+
+
+async def test_a_checkpoint_that_went_away_does_not_hide_the_builds(remote: Remote) -> None:
+    checkpoint = remote.root / "models" / "fading"
+    checkpoint.mkdir()
+    operation = await remote.builder.BuildEngine(remote.request(source=pb.CheckpointSource(path="fading")))
+    (checkpoint / "model.safetensors").symlink_to("gone")
+    await remote.operations.GetOperation(operations_pb2.GetOperationRequest(name=operation.name))
+    assert (await remote.operations.ListOperations(operations_pb2.ListOperationsRequest())).operations
 
 
 # Engines, versions, aliases, files
