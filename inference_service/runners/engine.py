@@ -16,6 +16,7 @@ from engine_store.manifest import Manifest
 from enginehouse.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inference_service.config import KvCacheConfig
 from inference_service.runners.base import Step
+from inference_service.runners.huge_pages import huge_zeros
 from inference_service.runners.plan import Instruction
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -121,7 +122,10 @@ class Engine:
     def allocate_pools(self, num_blocks: int) -> None:
         for name, pool in self.graph.pools.items():
             shape = [num_blocks, *(int(dim) for dim in pool.tensor.shape[1:])]
-            self.pools[name] = torch.zeros(shape, dtype=self.dtype, device=self.device)
+            if self.device.type == "cpu":
+                self.pools[name] = huge_zeros(prod(shape) * self.dtype.itemsize).view(self.dtype).view(shape)
+            else:
+                self.pools[name] = torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def copy_blocks(self, step: Step) -> None:
         """A step's block copies, in order, in every pool of their group."""

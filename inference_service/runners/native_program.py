@@ -17,6 +17,7 @@ import torch
 from engine_ops.opset import Norm, PagedAttention, QkvRopeKv
 from inference_service.runners.base import Ints, Step
 from inference_service.runners.engine import Engine
+from inference_service.runners.huge_pages import huge_zeros
 from inference_service.runners.native_build import native_library
 from inference_service.runners.plan import Instruction, Plan, columns, make_plan
 
@@ -192,10 +193,8 @@ class _PackedWeights:
             offsets[name] = total
             size = library.eh_packed_elements(c_int64(n), c_int64(k), kind) * engine.dtype.itemsize
             total += -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory = mmap.mmap(-1, max(total, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        base = np.frombuffer(self._memory, np.uint8).ctypes.data
+        self._memory = huge_zeros(total)
+        base = self._memory.data_ptr()
         self.address = {name: base + offset for name, offset in offsets.items()}
         for name in names:
             weight = engine.stored[name]

@@ -108,7 +108,7 @@ inline void amx_rows(const Op& op, const bf16* x, int64_t ldx, int64_t row, int6
 }
 
 inline void amx_linear(const Op& op, int64_t rows, Team team) {
-  constexpr int64_t block = 64;  // rows of x that a thread converts and keeps near
+  constexpr int64_t block = 256;  // rows of x that a thread converts and keeps near: weights are read once for them
   thread_local std::vector<bf16> x;
   const int64_t ldx = (op.k + TILE_K - 1) / TILE_K * TILE_K, panels = (op.n + 15) / 16;
   const int64_t first = team.begin(panels), last = team.end(panels);

@@ -86,10 +86,14 @@ inline bf16 to_bf16(float x) {
 inline void narrow(const float* from, int64_t count, bf16* to) {
   int64_t i = 0;
   for (; i + 16 <= count; i += 16) {
+#if defined(__AVX512BF16__)
+    const __m256bh half = _mm512_cvtneps_pbh((__m512)load(from + i));
+#else
     u16x bits;
     std::memcpy(&bits, from + i, sizeof bits);
     bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     const h16 half = __builtin_convertvector(bits, h16);
+#endif
     std::memcpy(to + i, &half, sizeof half);
   }
   for (; i < count; i++) to[i] = to_bf16(from[i]);

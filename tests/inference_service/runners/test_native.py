@@ -117,6 +117,7 @@ def test_one_openmp_runtime_is_loaded(library):
 
 def test_without_a_compiler_torch_operators_are_used_and_the_log_says_so_once(monkeypatch, caplog, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
     native_library.cache_clear()
     try:
         with caplog.at_level(logging.WARNING):
