@@ -43,20 +43,22 @@ def encode_prompt(start: pb.Start, spec: ModelSpec) -> Prompt:
         FailedPrecondition: the engine has no tokenizer or no chat template.
         InvalidArgument: the prompt is empty, too long or has ids outside the vocabulary.
     """
-    prompt = _encode(start, spec)
+    keep = None
+    if start.HasField("truncate_prompt_tokens"):
+        keep = check_int("truncate_prompt_tokens", start.truncate_prompt_tokens, 1)
+    prompt = _encode(start, spec, keep)
     if not prompt.token_ids:
         raise InvalidArgument(
             "The prompt has no tokens; give at least one.", reason="EMPTY_PROMPT", metadata={"field": "prompt"}
         )
-    if not start.HasField("truncate_prompt_tokens"):
-        return prompt
-    keep = check_int("truncate_prompt_tokens", start.truncate_prompt_tokens, 1)
-    return prompt._replace(token_ids=prompt.token_ids[-keep:])
+    return prompt if keep is None else prompt._replace(token_ids=prompt.token_ids[-keep:])
 
 
 def prompt_chars(start: pb.Start) -> int:
     """A measure of how long encoding takes."""
     kind = start.WhichOneof("prompt")
+    if kind == "token_ids":
+        return len(start.token_ids.ids)
     return len(start.text) if kind == "text" else start.chat.ByteSize() if kind == "chat" else 0
 
 
@@ -105,10 +107,14 @@ def need_tokenizer(spec: ModelSpec) -> Tokenizer:
     return spec.tokenizer
 
 
-def _encode(start: pb.Start, spec: ModelSpec) -> Prompt:
+def _encode(start: pb.Start, spec: ModelSpec, keep: int | None) -> Prompt:
+    """`keep`: how many of the last tokens will be kept; None: all, so that what is too long need not be looked at."""
     kind = start.WhichOneof("prompt")
     if kind == "token_ids":
-        return Prompt(check_token_ids("token_ids", start.token_ids.ids, spec.vocab_size))
+        ids = start.token_ids.ids
+        if keep is None:
+            check_prompt_tokens(len(ids), spec)
+        return Prompt(check_token_ids("token_ids", ids, spec.vocab_size))
     tokenizer = need_tokenizer(spec)
     if kind == "text":
         _check_chars("text", len(start.text), spec)
@@ -117,6 +123,21 @@ def _encode(start: pb.Start, spec: ModelSpec) -> Prompt:
     _check_chars("chat", start.chat.ByteSize(), spec)
     text = chat_text(start.chat, tokenizer)
     return Prompt(tokenizer.encode(text, add_special_tokens=start.add_special_tokens), info=True, text=text)
+
+
+def check_prompt_tokens(count: int, spec: ModelSpec) -> None:
+    """Refuses a prompt that leaves no room for a token, or is longer than the model takes."""
+    most = min(spec.max_seq_len - 1, spec.max_prompt_tokens)
+    if count > most:
+        raise invalid(
+            "prompt",
+            f"has {count} tokens; this model takes at most {most} (max_seq_len {spec.max_seq_len}). Shorten it or set "
+            "`truncate_prompt_tokens`.",
+            "PROMPT_TOO_LONG",
+            prompt_tokens=count,
+            max_prompt_tokens=most,
+            max_seq_len=spec.max_seq_len,
+        )
 
 
 def _check_chars(field: str, chars: int, spec: ModelSpec) -> None:

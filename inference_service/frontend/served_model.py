@@ -95,6 +95,7 @@ class ServedModel:
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._thread: ExecutorThread | None = None
+        self._closing = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -195,14 +196,15 @@ class ServedModel:
         await self.close()
 
     async def close(self) -> None:
-        """Stops the executor and frees the engine. Idempotent."""
-        thread, engine = self._thread, self.engine
-        self._thread = None
-        if thread is not None and not await asyncio.to_thread(thread.stop, STOP_SECONDS):
-            log.error("the executor did not stop", model=self.name, seconds=STOP_SECONDS)
-        elif engine is not None:
-            engine.runner.close()
-        if self.state is not State.GONE:
+        """Stops the executor and frees the engine. Idempotent; a second caller waits for the first: nothing is freed
+        under a running step."""
+        async with self._closing:
+            if self.state is State.GONE:
+                return
+            if self._thread is not None and not await asyncio.to_thread(self._thread.stop, STOP_SECONDS):
+                log.error("the executor did not stop", model=self.name, seconds=STOP_SECONDS)
+            elif self.engine is not None:
+                self.engine.runner.close()
             self.move_to(State.GONE)
 
     def fail_live(self, error: EnginehouseError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -52,7 +53,8 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
                 last = steps[-1].stats.iteration
                 shown = steps[-1:] if latest_only else steps
                 yield tpb.StreamStatsResponse(iterations=[_message(model, step) for step in shown])
-            await asyncio.sleep(interval)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._draining.wait(), interval)
 
     async def StreamKvCacheEvents(
         self, request: tpb.StreamKvCacheEventsRequest, context: Any

@@ -17,11 +17,12 @@ from enginehouse.errors import InvalidArgument, unsupported_field
 from inference_service.executor.messages import Sampling
 from inference_service.frontend.checks import check_count, check_float, check_int, check_token_ids, invalid
 from inference_service.frontend.fields import refuse_fields
-from inference_service.frontend.prompts import ModelSpec, Prompt, need_tokenizer
+from inference_service.frontend.prompts import ModelSpec, Prompt, check_prompt_tokens, need_tokenizer
 from inference_service.text.output import TextOptions, special_stops
 
 DEFAULT_MAX_TOKENS = 32
 MAX_LOGPROBS = 20
+MAX_LABELS = 16
 MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_STOP_IDS = 1024
@@ -60,6 +61,7 @@ def check_start(start: pb.Start) -> None:
     """
     if not 1 <= len(start.request_id) <= MAX_REQUEST_ID_CHARS:
         raise invalid("request_id", f"must have 1 to {MAX_REQUEST_ID_CHARS} characters.", length=len(start.request_id))
+    _check_counts(start)
     refuse_fields(start)
     if start.WhichOneof("prompt") is None:
         raise InvalidArgument(
@@ -67,10 +69,18 @@ def check_start(start: pb.Start) -> None:
             reason="NO_PROMPT",
             metadata={"field": "prompt"},
         )
-    check_count("labels", len(start.labels), 16)
     for key, value in start.labels.items():
         if len(key) > 63 or len(value) > 63:
             raise invalid("labels", "holds a key or value of more than 63 characters.", "TOO_LONG", key=key[:63])
+
+
+def _check_counts(start: pb.Start) -> None:
+    """Before anything walks through the lists: a message holds millions of entries."""
+    params = start.sampling
+    check_count("labels", len(start.labels), MAX_LABELS)
+    check_count("sampling.stop", len(params.stop), MAX_STOPS)
+    check_count("sampling.stop_token_ids", len(params.stop_token_ids), MAX_STOP_IDS)
+    check_count("sampling.stop_token_sequences", len(params.stop_token_sequences), MAX_STOP_IDS)
 
 
 def make_plan(start: pb.Start, prompt: Prompt, spec: ModelSpec) -> Plan:
@@ -101,7 +111,6 @@ def make_plan(start: pb.Start, prompt: Prompt, spec: ModelSpec) -> Plan:
 def _sampling(start: pb.Start, spec: ModelSpec, prompt_tokens: int, text: TextOptions) -> Sampling:
     params = start.sampling
     max_tokens = _max_tokens(params, prompt_tokens, spec)
-    check_count("sampling.stop_token_ids", len(params.stop_token_ids), MAX_STOP_IDS)
     singles = [sequence.ids[0] for sequence in params.stop_token_sequences]
     stop_ids = check_token_ids("sampling.stop_token_ids", [*params.stop_token_ids, *singles], spec.vocab_size)
     if params.HasField("pad_id"):
@@ -145,18 +154,8 @@ def _decoding(params: spb.SamplingParams) -> _Decoding:
 
 def _max_tokens(params: spb.SamplingParams, prompt_tokens: int, spec: ModelSpec) -> int:
     """An explicit max_tokens that does not fit is refused; the default shrinks to what is left."""
+    check_prompt_tokens(prompt_tokens, spec)
     room = spec.max_seq_len - prompt_tokens
-    if room < 1 or prompt_tokens > spec.max_prompt_tokens:
-        most = min(spec.max_seq_len - 1, spec.max_prompt_tokens)
-        raise invalid(
-            "prompt",
-            f"has {prompt_tokens} tokens; this model takes at most {most} (max_seq_len {spec.max_seq_len}). Shorten it "
-            "or set `truncate_prompt_tokens`.",
-            "PROMPT_TOO_LONG",
-            prompt_tokens=prompt_tokens,
-            max_prompt_tokens=most,
-            max_seq_len=spec.max_seq_len,
-        )
     if not params.HasField("max_tokens"):
         return min(DEFAULT_MAX_TOKENS, room)
     max_tokens = check_int("sampling.max_tokens", params.max_tokens, 1)
@@ -214,7 +213,6 @@ def _end_ids(params: spb.SamplingParams, spec: ModelSpec) -> frozenset[int]:
 
 
 def _stops(stops: Sequence[str], detokenize: bool) -> tuple[str, ...]:
-    check_count("sampling.stop", len(stops), MAX_STOPS)
     if stops and not detokenize:
         raise invalid("sampling.stop", "needs text; leave `output.detokenize` true, or use stop_token_ids.", "CONFLICT")
     for stop in stops:

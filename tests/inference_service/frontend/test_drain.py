@@ -7,6 +7,7 @@ import time
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
 from enginehouse import errors
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2 as pb
@@ -51,3 +52,12 @@ async def test_new_calls_are_refused_and_endless_streams_end(rig: Rig) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await rig.inference.GetServerInfo(pb.GetServerInfoRequest())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_statistics_stream_with_a_long_interval_does_not_hold_up_the_end(rig: Rig) -> None:
+    stream = rig.telemetry.StreamStats(tpb.StreamStatsRequest(interval=Duration(seconds=3600)))
+    await asyncio.sleep(0.2)
+    began = time.monotonic()
+    await rig.daemon.drain()
+    assert time.monotonic() - began < rig.daemon.settings.grace_seconds / 2
+    assert await stream.read() is grpc.aio.EOF

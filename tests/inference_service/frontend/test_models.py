@@ -269,3 +269,21 @@ async def test_several_versions_are_served_side_by_side(rig: Rig, bytes_tokenize
     publish(rig.store, bytes_tokenizer_dir)
     model = await load(rig, engine="tiny", model="newer")
     assert model.engine_version == "engines/tiny/versions/2"
+
+
+async def test_unloading_twice_frees_nothing_under_a_running_step(rig: Rig) -> None:
+    stream = rig.stream()
+    rig.runner.gate.clear()
+    await stream.start(start())
+    await stream.until("accepted")
+    model = rig.model
+    at_once = mpb.UnloadModelRequest(model="tiny", grace=Duration())
+    operations = [await rig.models.UnloadModel(at_once) for _ in range(2)]
+    async with asyncio.timeout(10):
+        while model.live:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert not rig.runner.closed
+    rig.runner.gate.set()
+    assert not [done.error for done in [await wait(rig, each) for each in operations] if done.HasField("error")]
+    assert rig.runner.closed

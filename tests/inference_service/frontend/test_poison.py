@@ -79,3 +79,13 @@ async def test_random_starts_fail_alone_and_never_as_our_fault(rig: Rig) -> None
         assert outcomes[f"valid{i}"].token_ids == alone
     await rig.settled()
     assert rig.model.engine.executor.stats().used_blocks == 0
+
+
+async def test_lists_of_a_million_are_counted_not_walked_through(rig: Rig) -> None:
+    many = start("ids", ids=[5] * 1_000_000 + [-1])
+    assert (await rig.one(many)).error.reason == "PROMPT_TOO_LONG"
+    kept = start("kept", ids=[5] * 1_000_000, truncate_prompt_tokens=4, sampling={"max_tokens": 2})
+    assert (await rig.one(kept)).only("accepted").prompt_tokens == 4
+    single = start("stops", sampling={"stop_token_sequences": [{"ids": [9]}] * 2000})
+    error = (await rig.one(single)).error
+    assert (error.reason, error.metadata["field"]) == ("TOO_MANY", "sampling.stop_token_sequences")
