@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from engine_store import EngineStore
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
 from enginehouse.errors import FailedPrecondition, InvalidArgument
 from service_kit import logs
+from service_kit.directories import usable_directory
 from service_kit.operations import OperationsServicer
 from service_kit.server import Daemon, ServerSettings, run
 
@@ -82,14 +82,14 @@ async def serve(settings: BuilderSettings) -> None:
 
 async def register(daemon: Daemon, settings: BuilderSettings) -> None:
     """Puts the builder onto a server that is about to start, and says SERVING once its queue is open."""
-    store = EngineStore(_directory(settings.store, "store"))
-    jobs = JobStore(_directory(settings.state, "state") / "builds.sqlite", max_queued=settings.max_queued_builds)
+    store = EngineStore(usable_directory(settings.store, "store"))
+    jobs = JobStore(usable_directory(settings.state, "state") / "builds.sqlite", max_queued=settings.max_queued_builds)
     supervisor = Supervisor(jobs, store, settings.child, settings.max_concurrent_builds)
     operations = BuilderOperations(supervisor, store, daemon.draining)
     site = Site(
         store=settings.store.absolute(),
-        cache=_directory(settings.state / "cache", "cache"),
-        roots=settings.roots,
+        cache=usable_directory(settings.state / "cache", "cache"),
+        roots=tuple(root.absolute() for root in settings.roots),
         offline=settings.offline,
     )
     daemon.add(
@@ -145,7 +145,7 @@ async def _collect(store: EngineStore) -> None:
 @contextmanager
 def only_builder(state: Path) -> Iterator[None]:
     """Holds the state directory: two builders on one queue would run each build twice."""
-    with (_directory(state, "state") / "lock").open("a") as lock:
+    with (usable_directory(state, "state") / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -155,22 +155,3 @@ def only_builder(state: Path) -> Iterator[None]:
                 metadata={"state": state},
             ) from None
         yield
-
-
-def _directory(path: Path, what: str) -> Path:
-    """The absolute directory, made where it is missing and proven writable."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unusable(path, what, error.strerror) from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise _unusable(path, what, "not writable")
-    return path.absolute()
-
-
-def _unusable(path: Path, what: str, why: str | None) -> FailedPrecondition:
-    return FailedPrecondition(
-        f"The {what} directory {path} cannot be used ({why}); check its permissions or give another.",
-        reason="DIRECTORY_UNUSABLE",
-        metadata={"directory": path},
-    )

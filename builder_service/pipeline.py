@@ -131,6 +131,8 @@ def _stage_files(job: BuildJob, opened: Opened, directory: Path, report: Report)
     facts: dict[str, str] = {}
     with _Timed(facts, Stage.CONVERTING, report):
         _convert(job, opened, directory, _progress(report, "bytes"))
+    if not (directory / "tokenizer" / "tokenizer.json").is_file():
+        report(LogEvent("warning", "the checkpoint has no tokenizer: its engine takes token ids, no text"))
     with _Timed(facts, Stage.CAPTURING, report):
         graph = capture(opened.spec, opened.plan.dtype, opened.plan.block_size)
         (directory / GRAPH).write_bytes(encode(graph))
@@ -192,7 +194,7 @@ def _verify(job: BuildJob, opened: Opened, graph: Graph, directory: Path, report
         opened.plan.limits.max_seq_len,
         opened.spec.vocab_size,
     )
-    verified = verify(staged, opened.checkpoint, _progress(report, "steps"))
+    verified = verify(staged, opened.checkpoint, _progress(report, unit=""))
     report(
         LogEvent(
             "info",

@@ -27,10 +27,10 @@ from inference_service.frontend.model_service import ModelServicer
 from inference_service.frontend.served_model import LoadSpec, ServedModel, State
 from inference_service.frontend.session import SessionLimits
 from inference_service.frontend.telemetry import TelemetryServicer
-from inference_service.models import ModelManager, RunnerLoader, check_name
-from inference_service.runners import load_runner
+from inference_service.models import ModelManager, RunnerLoader, check_name, load_checked
 from inference_service.served_set import ServedSet
 from service_kit import logs
+from service_kit.directories import usable_directory
 from service_kit.operations import InMemoryOperations, OperationsServicer
 from service_kit.server import Daemon, ServerSettings, run
 
@@ -79,7 +79,7 @@ class Frontend:
     """
 
     def __init__(
-        self, settings: InferenceSettings, *, load: RunnerLoader = load_runner, limits: SessionLimits | None = None
+        self, settings: InferenceSettings, *, load: RunnerLoader = load_checked, limits: SessionLimits | None = None
     ) -> None:
         self._changed = asyncio.Event()
         self.models = ModelManager(EngineStore(settings.store), load, self._changed.set)
@@ -99,8 +99,9 @@ class Frontend:
         """Adds everything to the daemon, and begins to load the chosen models.
 
         Raises:
-            EnginehouseError: a chosen model does not exist or does not fit this machine.
+            EnginehouseError: the store cannot be used; a chosen model does not exist or does not fit this machine.
         """
+        usable_directory(self._settings.store, "store")
         specs = [parse_model(text, self._settings.config) for text in self._settings.models]
         for spec in specs:
             await self.models.resolve(spec)

@@ -76,7 +76,9 @@ class _Reader:
         magic = self._take(4)
         if magic != MAGIC:
             lfs = " It is a Git LFS pointer; run `git lfs pull`." if magic == b"vers" else ""
-            raise broken("NOT_A_CHECKPOINT", f"{self._name} is no GGUF file.{lfs}", file=self._name)
+            raise broken(
+                "NOT_A_CHECKPOINT", f"{self._name} is no GGUF file.{lfs or ' Download it again.'}", file=self._name
+            )
         version = self._number("I")
         if version not in VERSIONS:
             message = f"{self._name} is GGUF version {version}; the builder reads versions 2 and 3, little-endian."

@@ -42,7 +42,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 f"{path.name} is a Git LFS pointer, not the weights; run `git lfs pull` in the checkpoint's directory.",
                 file=path.name,
             )
-        length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else MAX_HEADER_BYTES + 1
+        length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
         if length > MAX_HEADER_BYTES or 8 + length > size:
             raise _truncated(path, size, 8 + length)
         file.seek(8)

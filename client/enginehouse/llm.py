@@ -96,7 +96,7 @@ class LLM:
         self.args = LlmArgs.parse({**keywords, **shared, "trust_remote_code": trust_remote_code})
         check.one_of("tokenizer_mode", tokenizer_mode, ("auto", "slow"))
         if builder is None and (names := self.args.changed()):
-            raise ValueError(f"{', '.join(names)} need builder=: without it the model is served as it was loaded")
+            raise ValueError(f"{', '.join(names)}: only with builder=; without it the model is served as it was loaded")
         self._skip_tokenizer, self._tokenizer_mode = skip_tokenizer_init, tokenizer_mode
         if isinstance(tokenizer, str | Path):
             tokenizer = open_tokenizer(str(tokenizer), tokenizer_mode, tokenizer_revision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -121,7 +122,7 @@ class LlmArgs:
                 raise ValueError(f"LLM() cannot honour {name}={keywords[name]!r}: {why}")
         known = {item.name for item in fields(cls)}
         if unknown := sorted(keywords.keys() - known - REFUSED.keys()):
-            raise ValueError(f"LLM() got invalid argument: {', '.join(unknown)}")
+            raise ValueError(f"LLM() got invalid argument: {', '.join(_with_meant(name, known) for name in unknown)}")
         return cls(**{name: value for name, value in keywords.items() if name in known})
 
     def changed(self) -> list[str]:
@@ -161,3 +162,8 @@ class LlmArgs:
 
 
 _BOUNDS = ("max_batch_size", "max_num_tokens", "max_seq_len", "max_input_len", "max_beam_width")
+
+
+def _with_meant(name: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"{name} (did you mean {close[0]}?)" if close else name

@@ -78,8 +78,10 @@ stream.on('data', ({ events }) => {
 
 // 4. The stream's own status: a daemon that is not there, or a broken connection.
 stream.on('error', (error) => {
-  const hint = error.code === grpc.status.UNAVAILABLE ? ': start one with `enginehouse inference`' : '';
-  fail(hint ? `no daemon answers at ${options.target}${hint}` : error.details);
+  const { UNAVAILABLE, UNIMPLEMENTED } = grpc.status;
+  if (error.code === UNAVAILABLE) fail(`no daemon answers at ${options.target}: start one with \`enginehouse inference\``);
+  else if (error.code === UNIMPLEMENTED) fail(`what answers at ${options.target} is not an inference daemon`);
+  else fail(error.details);
 });
 stream.on('end', () => client.close());
 

@@ -216,9 +216,17 @@ def test_a_wrong_weight_fails_verification_and_publishes_nothing(builds, make_ch
 
 def test_progress_counts_bytes_up_to_the_whole(builds, make_checkpoint):
     builds.run(make_checkpoint())
-    for unit in ("bytes", "steps"):
+    for unit in ("bytes", ""):
         steps = [event for event in builds.events if isinstance(event, ProgressEvent) and event.unit == unit]
         assert steps[-1].done == steps[-1].total > 0
+
+
+def test_a_checkpoint_without_a_tokenizer_is_told(builds, make_checkpoint):
+    directory = make_checkpoint()
+    for file in directory.glob("tokenizer*"):
+        file.unlink()
+    builds.run(directory)
+    assert any("no tokenizer" in event.text for event in builds.events if isinstance(event, LogEvent))
 
 
 def test_stray_files_are_logged(builds, make_checkpoint):

@@ -72,12 +72,17 @@ def test_generate_without_a_model_needs_exactly_one(at_inference: Run) -> None:
     ("arguments", "code", "message"),
     [
         (("generate", "refuse"), 1, "The prompt is refused."),
+        (("generate", "refuse", "--stream"), 1, "The prompt is refused."),
         (("generate", "echo", "--model", "none"), 1, "not served"),
         (("generate", "echo", "--top-k", "-1"), 2, "top_k must be at least 0"),
         (("generate", "echo", "--system", "x"), 2, "--system needs --chat"),
         (("generate", "echo", "--target", "http://x"), 2, "HOST:PORT"),
         (("--ca-cert", "/none.pem", "models", "list"), 2, "cannot read /none.pem"),
         (("models", "load", "Bad Name"), 1, "is not an engine"),
+        (("inference", "--device", "tpu"), 2, "give auto, cpu or cuda"),
+        (("inference", "--dtype", "int8"), 2, "give auto, float32, bfloat16 or float16"),
+        (("inference", "--policy", "FIRST"), 2, "give GUARANTEED_NO_EVICT, MAX_UTILIZATION or STATIC_BATCH"),
+        (("inference", "--log-level", "loud"), 2, "give debug, info, warning or error"),
     ],
 )
 def test_mistakes_get_one_plain_line(at_inference: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -93,8 +98,9 @@ def test_an_interrupt_exits_quietly_with_130(inference: ScriptedServer) -> None:
     assert process.stdout is not None
     assert process.stdout.read(1) == " "
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (130, "")
+    assert out.endswith("\n"), "the shell's prompt has a line of its own"
 
 
 def test_the_module_runs_too() -> None:

@@ -377,10 +377,10 @@ def test_the_token_travels_with_each_call(server: ScriptedServer) -> None:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"max_batchsize": 3}, "invalid argument: max_batchsize"),
+        ({"max_batchsize": 3}, r"invalid argument: max_batchsize \(did you mean max_batch_size\?\)"),
         ({"trust_remote_code": True}, "never run"),
         ({"backend": "pytorch"}, "backend"),
-        ({"max_batch_size": 3}, "max_batch_size need builder="),
+        ({"max_batch_size": 3}, "max_batch_size: only with builder="),
         ({"tokenizer_mode": "fast"}, "tokenizer_mode must be one of"),
         ({"target": "http://host"}, "HOST:PORT"),
         ({"max_num_tokens": "many"}, "max_num_tokens must be an int"),

@@ -147,6 +147,13 @@ async def test_logprobs_and_cached_tokens_come_from_the_real_executor(checkpoint
             assert outcome.only("done").usage.cached_tokens == expected_cached
 
 
+async def test_a_store_that_cannot_be_used_stops_the_start(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(errors.FailedPrecondition, match=r"store directory .* cannot be used"):
+        async with served(Checkpoint(checkpoint.directory, tmp_path / "store")):
+            pass
+
+
 async def test_a_model_that_does_not_exist_stops_the_start(checkpoint: Checkpoint) -> None:
     with pytest.raises(errors.NotFound, match="nothing"):
         async with served(checkpoint, "nothing"):

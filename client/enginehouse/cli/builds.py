@@ -94,5 +94,9 @@ def cancel(
     """Cancel a build; it leaves nothing behind."""
     with context.obj.builder(builder) as client:
         handle = _find(client, name)
+        ended = handle.status().stage if handle.done else ""
         handle.cancel()
-    show.print_json({"name": handle.name}) if json else typer.echo(f"Build {name} is being cancelled.")
+    if json:
+        return show.print_json({"name": handle.name})
+    short = show.short_name(handle.name)
+    typer.echo(f"Build {short} had ended already: {ended}." if ended else f"Build {short} is being cancelled.")

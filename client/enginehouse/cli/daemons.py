@@ -90,8 +90,16 @@ def inference(
     config = _import("inference", "inference_service.config")
     defaults = config.ModelConfig(
         kv_cache=config.KvCacheConfig(max_tokens=kv_cache_tokens),
-        scheduler=config.SchedulerConfig(policy=policy, max_batch_size=max_batch_size, max_num_tokens=max_num_tokens),
-        runner=config.RunnerConfig(device=device, dtype=dtype, num_threads=threads),
+        scheduler=config.SchedulerConfig(
+            policy=_one_of("--policy", policy, "GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"),
+            max_batch_size=max_batch_size,
+            max_num_tokens=max_num_tokens,
+        ),
+        runner=config.RunnerConfig(
+            device=_one_of("--device", device, "auto", "cpu", "cuda"),
+            dtype=_one_of("--dtype", dtype, "auto", "float32", "bfloat16", "float16"),
+            num_threads=threads,
+        ),
         max_seq_len=max_seq_len,
         max_queue_size=max_queue_size,
     )
@@ -137,9 +145,13 @@ def _model_argument(text: str) -> str:
 
 
 def _setup_logs(daemon: str, level: str) -> None:
-    if level not in ("debug", "info", "warning", "error"):
-        raise typer.BadParameter("give debug, info, warning or error", param_hint="--log-level")
-    _import(daemon, "service_kit.logs").setup(level)
+    _import(daemon, "service_kit.logs").setup(_one_of("--log-level", level, "debug", "info", "warning", "error"))
+
+
+def _one_of(option: str, value: str, *choices: str) -> str:
+    if value not in choices:
+        raise typer.BadParameter(f"give {', '.join(choices[:-1])} or {choices[-1]}", param_hint=option)
+    return value
 
 
 def _import(extra: str, module: str) -> Any:

@@ -70,15 +70,23 @@ def _only_model(access: options.Access, target: str) -> str:
 
 def _print(output: RequestOutput, stream: bool, json: bool) -> None:
     if stream:
-        for step in output:
-            _print_step(step, json)
+        _print_steps(output, json)
     output.result()
     if json:
         show.print_json(_summary(output), indent=None if stream else 2)
-    elif stream:
-        typer.echo()
-    else:
+    elif not stream:
         typer.echo(show.safe(output.outputs[0].text))
+
+
+def _print_steps(output: RequestOutput, json: bool) -> None:
+    begun = False
+    try:
+        for step in output:
+            _print_step(step, json)
+            begun = True
+    finally:  # an error's line, or the shell's prompt, does not go on the text's line
+        if begun and not json:
+            typer.echo()
 
 
 def _print_step(step: RequestOutput, json: bool) -> None:

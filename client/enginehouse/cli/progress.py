@@ -20,7 +20,8 @@ def watch_build(handle: BuildHandle) -> None:
                 display.show(event.detail)
     except KeyboardInterrupt:
         name = show.short_name(handle.name)
-        typer.echo(f"The build goes on: enginehouse builds watch {name}, or cancel {name}", err=True)
+        typer.echo(f"The build goes on. Watch it with:  enginehouse builds watch {name}", err=True)
+        typer.echo(f"                   Cancel it with: enginehouse builds cancel {name}", err=True)
         raise
 
 
@@ -85,4 +86,4 @@ class _Bars:
 def _count(progress: StageProgress) -> str:
     if progress.unit == "bytes":
         return f"{show.size(progress.done)} of {show.size(progress.total)}"
-    return f"{progress.done:.0f} of {progress.total:.0f} {progress.unit}"
+    return f"{progress.done:.0f} of {progress.total:.0f} {progress.unit}" if progress.unit else ""

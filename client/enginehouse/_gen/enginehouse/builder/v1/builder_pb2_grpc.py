@@ -106,9 +106,10 @@ class BuilderServiceServicer:
 
     def BuildEngine(self, request, context):
         """Starts a build and answers at once. The operation's metadata is BuildMetadata and its response an
-        EngineVersion. A checkpoint outside the configured roots fails with PERMISSION_DENIED, a field that is not
-        honoured with UNIMPLEMENTED, a full queue with RESOURCE_EXHAUSTED. A build whose key is already published
-        answers with an operation that is done. Repeating a call with the same request_id answers with the same operation.
+        EngineVersion. A checkpoint outside the configured roots fails with INVALID_ARGUMENT (reason PATH_OUTSIDE_ROOTS;
+        the message lists the roots), a field that is not honoured with UNIMPLEMENTED, a full queue with
+        RESOURCE_EXHAUSTED. A build whose key is already published ends with that version once the source was read.
+        Repeating a call with the same request_id answers with the same operation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
