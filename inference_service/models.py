@@ -10,13 +10,14 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from engine_ops.graph import decode
 from engine_store import EngineStore
 from engine_store.leases import LEASE_SECONDS, Lease
 from engine_store.manifest import Manifest
 from enginehouse.errors import AlreadyExists, EnginehouseError, FailedPrecondition, InvalidArgument, NotFound
 from inference_service.config import ModelConfig
 from inference_service.executor.executor import Executor, ExecutorSettings
-from inference_service.frontend.fit import check_manifest, fit_config, model_spec
+from inference_service.frontend.fit import check_graph, check_manifest, fit_config, model_spec
 from inference_service.frontend.served_model import Engine, LoadSpec, ServedModel, State
 from inference_service.runners import load_runner
 from inference_service.runners.base import Runner
@@ -31,6 +32,12 @@ Progress = Callable[[float, str], None]
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _INTERNAL = "loading failed on an internal error; the server's log has the details"
+
+
+def load_checked(folder: Path, manifest: Manifest, config: ModelConfig) -> Runner:
+    """A runner for the version in `folder`, whose manifest and graph must agree; see `load_runner`."""
+    check_graph(decode((folder / "graph.json").read_bytes()), manifest)
+    return load_runner(folder, manifest, config)
 
 
 def check_name(name: str) -> str:
@@ -63,7 +70,7 @@ class ModelManager:
     """
 
     def __init__(
-        self, store: EngineStore, load: RunnerLoader = load_runner, on_change: Callable[[], None] = lambda: None
+        self, store: EngineStore, load: RunnerLoader = load_checked, on_change: Callable[[], None] = lambda: None
     ) -> None:
         self._on_change = on_change
         self._store = store
@@ -230,7 +237,8 @@ class ModelManager:
 
         self._store.verify(manifest.name, manifest.version, checked)
         report(0.5, "reading the tokenizer")
-        tokenizer = Tokenizer(folder / "tokenizer") if (folder / "tokenizer").is_dir() else None
+        texts = folder / "tokenizer"
+        tokenizer = Tokenizer(texts) if (texts / "tokenizer.json").is_file() else None
         report(0.55, "reading the weights")
         runner = self._load_runner(folder, manifest, spec.config)
         settings = ExecutorSettings(

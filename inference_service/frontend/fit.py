@@ -1,12 +1,13 @@
-"""Whether this server can run an engine, and within which bounds: from the manifest alone, before any file is read."""
+"""Whether this server can run an engine, and within which bounds: from its manifest and its graph, before a weight is
+read."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from engine_ops.graph import SUPPORTED_OPSETS
+from engine_ops.graph import SUPPORTED_OPSETS, Graph
 from engine_store.manifest import Manifest
-from enginehouse.errors import FailedPrecondition, InvalidArgument
+from enginehouse.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inference_service.config import ModelConfig
 from inference_service.frontend.prompts import ModelSpec
 from inference_service.frontend.served_model import LoadSpec
@@ -27,6 +28,26 @@ def check_manifest(manifest: Manifest) -> None:
     kinds = {group.kind for group in manifest.cache_groups}
     if not manifest.cache_groups or kinds - {"paged", "window"}:
         raise _unfit("has the caches", ", ".join(sorted(kinds)) or "none", "runs", "paged, window", "UNSUPPORTED_CACHE")
+
+
+def check_graph(graph: Graph, manifest: Manifest) -> None:
+    """Refuses a manifest that says something else than the graph. Requests are held to the manifest, and the graph
+    reads memory by what they bring; the digests are in the manifest, which has none of its own.
+
+    Raises:
+        DataLoss: reason MANIFEST_MISMATCH, metadata `field`.
+    """
+    logits = graph.values[graph.outputs["logits"]].shape[-1]
+    if manifest.vocab_size != logits or any(token_id >= manifest.vocab_size for token_id in manifest.eos_token_ids):
+        raise _mismatch(manifest, "vocab_size")
+    stated = {
+        (number, layer, group.num_kv_heads, group.block_size, group.head_dim, group.dtype)
+        for number, group in enumerate(manifest.cache_groups)
+        for layer in group.layers
+    }
+    pools = graph.pools.values()
+    if stated != {(pool.group, pool.layer, *pool.tensor.shape[1:], pool.tensor.dtype) for pool in pools}:
+        raise _mismatch(manifest, "cache_groups")
 
 
 def fit_config(config: ModelConfig, manifest: Manifest) -> ModelConfig:
@@ -62,6 +83,15 @@ def model_spec(spec: LoadSpec, manifest: Manifest, tokenizer: Tokenizer | None, 
         eos_token_ids=manifest.eos_token_ids,
         use_priority=spec.use_priority,
         tokenizer=tokenizer,
+    )
+
+
+def _mismatch(manifest: Manifest, field: str) -> DataLoss:
+    return DataLoss(
+        f"`{field}` in the manifest of `{manifest.name}` version {manifest.version} is not what its graph has; delete "
+        "the version and build it again.",
+        reason="MANIFEST_MISMATCH",
+        metadata={"engine": manifest.name, "version": manifest.version, "field": field},
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import grpc
+import msgspec
 import pytest
 import torch
 from google.longrunning import operations_pb2, operations_pb2_grpc
@@ -46,7 +47,8 @@ class Checkpoint(NamedTuple):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory, bytes_tokenizer_dir: Path) -> Checkpoint:
-    """A tiny random Llama in float32 with the byte-level tokenizer, and a store with its engine "tiny"."""
+    """A tiny random Llama in float32 with the byte-level tokenizer, and a store with its engine "tiny" and with
+    "mute", which has no tokenizer."""
     home = tmp_path_factory.mktemp("daemon")
     directory = home / "checkpoint"
     tokenizer = AutoTokenizer.from_pretrained(bytes_tokenizer_dir)
@@ -74,6 +76,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, bytes_tokenizer_dir: Pa
         verify="off",
     )
     run_build(job, lambda event: None)
+    mute = home / "mute"
+    shutil.copytree(directory, mute, ignore=shutil.ignore_patterns("*token*"))
+    source = SourceSpec(kind="huggingface", path=str(mute))
+    run_build(msgspec.structs.replace(job, engine_id="mute", source=source), lambda event: None)
     return Checkpoint(directory, home / "store")
 
 
@@ -128,6 +134,19 @@ async def test_health_waits_for_the_chosen_models_and_greedy_text_equals_transfo
         for outcome in (outcomes[f"u{i}"], outcomes[f"s{i}"]):
             assert outcome.token_ids == expected
             assert outcome.text == tokenizer.decode(expected, skip_special_tokens=True)
+
+
+async def test_an_engine_without_a_tokenizer_takes_token_ids_only(checkpoint: Checkpoint) -> None:
+    prompt = [5, 6, 7]
+    async with served(checkpoint, "mute") as (_, channel):
+        await until_serving(channel)
+        stream = Stream(inference_pb2_grpc.InferenceServiceStub(channel).Generate(timeout=60))
+        await stream.start(start("ids", prompt, sampling={"max_tokens": 8}))
+        await stream.start(start("text", None, text="hello"))
+        await stream.call.done_writing()
+        outcomes = await stream.outcomes()
+    assert outcomes["ids"].token_ids == greedy(checkpoint, prompt, 8)
+    assert outcomes["text"].error.reason == "NO_TOKENIZER"
 
 
 async def test_logprobs_and_cached_tokens_come_from_the_real_executor(checkpoint: Checkpoint) -> None:
