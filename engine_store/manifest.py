@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 SCHEMA = 1
+Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 TargetForm = Literal["torch", "tensorrt", "tensorrt-rtx"]
 VerifiedHow = Literal["executed", "interpreted", "not_run"]
 
@@ -38,9 +40,9 @@ class Target(_Record, frozen=True, kw_only=True):
 class Limits(_Record, frozen=True, kw_only=True):
     """Upper bounds that the engine was built for. Counts of sequences and tokens."""
 
-    max_batch_size: int
-    max_num_tokens: int
-    max_seq_len: int
+    max_batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+    max_num_tokens: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+    max_seq_len: Annotated[int, msgspec.Meta(ge=2, le=1 << 24)]
     max_beam_width: int = 1
 
 
@@ -50,11 +52,11 @@ class CacheGroup(_Record, frozen=True, kw_only=True):
 
     kind: Literal["paged", "window", "latent", "state"]
     layers: tuple[int, ...]
-    num_kv_heads: int
-    head_dim: int
+    num_kv_heads: Count
+    head_dim: Count
     dtype: str
-    block_size: int
-    window: int | None = None
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 10)]
+    window: Count | None = None
 
 
 class Mapping(_Record, frozen=True, kw_only=True):
@@ -97,10 +99,10 @@ class Manifest(_Record, frozen=True, kw_only=True):
     create_time: str
     architecture: str
     opset: int
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None = None
-    pad_token_id: int | None = None
+    vocab_size: Count
+    eos_token_ids: tuple[TokenId, ...]
+    bos_token_id: TokenId | None = None
+    pad_token_id: TokenId | None = None
     source: Source
     targets: tuple[Target, ...]
     limits: Limits

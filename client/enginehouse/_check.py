@@ -15,7 +15,8 @@ def integer(name: str, value: object, low: int = -(2**31), high: int = INT32_MAX
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be an int, not {value!r}")
     if not low <= value <= high:
-        raise ValueError(f"{name} must be {_range(low, high, INT32_MAX)}, not {value}")
+        wanted = f"at most {high}" if value > high == INT32_MAX else _range(low, high, INT32_MAX)
+        raise ValueError(f"{name} must be {wanted}, not {value}")
 
 
 def number(name: str, value: object, low: float = -math.inf, high: float = math.inf, *, above: bool = False) -> None:
