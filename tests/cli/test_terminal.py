@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from enginehouse.cli import show
+from enginehouse.engine_types import VerifyReport
 from tests.client.scripted_builder import ScriptedBuilderServer
 
 
@@ -46,3 +47,10 @@ def test_generated_control_characters_do_not_reach_a_terminal(monkeypatch: pytes
     assert show.safe(text) == text  # into a pipe as it is
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert show.safe(text) == "a\N{REPLACEMENT CHARACTER}[2J\tb\n\N{REPLACEMENT CHARACTER}é"
+
+
+def test_tokens_that_differ_below_float32_are_explained() -> None:
+    exact = "64 of 64 greedy tokens equal the checkpoint's"
+    assert show.verified(VerifyReport(passed=True, tokens=64, equal_tokens=64)) == exact
+    assert "within rounding" in show.verified(VerifyReport(passed=True, tokens=64, equal_tokens=63))
+    assert show.verified(None) == ""

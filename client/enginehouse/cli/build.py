@@ -74,8 +74,8 @@ def build(
 def _show_version(version: EngineVersion, reused: bool) -> None:
     name = show.short_name(version.name)
     typer.echo(f"{'Found' if reused else 'Built'} {name} ({show.size(version.size_bytes)})")
-    if (report := version.verify_report) is not None and not reused:
-        typer.echo(f"Verified: {report.equal_tokens} of {report.tokens} greedy tokens equal the checkpoint's")
+    if (checked := show.verified(version.verify_report)) and not reused:
+        typer.echo(f"Verified: {checked}")
     typer.echo(f"Load it with: enginehouse models load {name}")
 
 

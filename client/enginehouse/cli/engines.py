@@ -77,8 +77,6 @@ def show_version(
 def _fields(version: EngineVersion) -> list[tuple[str, object]]:
     targets = [f"{item.name} ({item.verification.replace('_', ' ') or 'unchecked'})" for item in version.targets]
     limits = {name: value for name, value in vars(version.limits).items() if value} if version.limits else {}
-    report = version.verify_report
-    checked = f"{report.equal_tokens} of {report.tokens} greedy tokens equal the checkpoint's" if report else ""
     return [
         ("version", show.short_name(version.name)),
         ("architecture", version.architecture),
@@ -88,7 +86,7 @@ def _fields(version: EngineVersion) -> list[tuple[str, object]]:
         ("limits", ", ".join(f"{name} {value}" for name, value in limits.items())),
         ("features", ", ".join(version.features)),
         ("size", show.size(version.size_bytes)),
-        ("verified", checked),
+        ("verified", show.verified(version.verify_report)),
         ("aliases", ", ".join(version.aliases)),
         ("labels", ", ".join(f"{key}={value}" for key, value in version.labels.items())),
         ("created", show.when(version.create_time)),

@@ -82,8 +82,8 @@ def _print_steps(output: RequestOutput, json: bool) -> None:
     begun = False
     try:
         for step in output:
-            _print_step(step, json)
             begun = True
+            _print_step(step, json)
     finally:  # an error's line, or the shell's prompt, does not go on the text's line
         if begun and not json:
             typer.echo()

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from enginehouse.engine_types import VerifyReport
 from enginehouse.errors import EnginehouseError
 
 
@@ -80,6 +81,14 @@ def when(time: datetime | None) -> str:
 
 def seconds(duration: float | None) -> str:
     return "" if duration is None else f"{duration:.1f} s"
+
+
+def verified(report: VerifyReport | None) -> str:
+    """What the verification found. Below float32 rounding alone turns near ties, which is no fault."""
+    if report is None:
+        return ""
+    text = f"{report.equal_tokens} of {report.tokens} greedy tokens equal the checkpoint's"
+    return text if report.equal_tokens == report.tokens else f"{text} in float32; the rest is within rounding"
 
 
 def short_name(name: str) -> str:
