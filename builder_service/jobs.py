@@ -20,6 +20,8 @@ from enginehouse.errors import AlreadyExists, FailedPrecondition, NotFound, Reso
 MAX_LOSSES = 3
 """A build whose daemon died this often while it ran is given up: it may be the cause."""
 
+_NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+"""A full file system shows as either, by where SQLite meets it."""
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -209,12 +211,14 @@ class JobStore:
 
     def set_build_key(self, operation: str, build_key: str) -> None:
         """Notes the key once it is known. No event: it is read with the operation."""
-        job = self.get(operation)
-        self._save(job.id, msgspec.structs.replace(job.state, build_key=build_key))
+        with self._transaction():
+            job = self.get(operation)
+            self._save(job.id, msgspec.structs.replace(job.state, build_key=build_key))
 
     def set_child(self, operation: str, child: str) -> None:
         """Notes which process runs the build, so that a later daemon can end it."""
-        self._db.execute("UPDATE jobs SET child = ? WHERE operation = ?", (child, operation))
+        with self._transaction():
+            self._db.execute("UPDATE jobs SET child = ? WHERE operation = ?", (child, operation))
 
     def requeue(self, operation: str, *, lost: bool) -> Job:
         """Puts a running build back into its place in the queue, for another attempt.
@@ -245,21 +249,30 @@ class JobStore:
                 reason="OPERATION_RUNNING",
                 metadata={"operation": operation},
             )
-        self._db.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
+        with self._transaction():
+            self._db.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """One atomic step; joins the transaction that is open already."""
+        """One atomic step; joins the transaction that is open already. ResourceExhausted when the disk is full."""
         if self._db.in_transaction:
             yield
             return
-        self._db.execute("BEGIN IMMEDIATE")
         try:
+            self._db.execute("BEGIN IMMEDIATE")
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:  # SQLite ends it itself after some failures, a COMMIT's among them
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in _NO_SPACE:
+                raise ResourceExhausted(
+                    "The disk with the builder's queue is full; free some space and try again.",
+                    reason="DISK_FULL",
+                    metadata={"subject": "build queue"},
+                    retry_after=30.0,
+                ) from error
             raise
-        self._db.execute("COMMIT")
 
     def _save(self, job: int, state: State) -> None:
         self._db.execute(

@@ -152,19 +152,23 @@ class Supervisor:
             self._record(job.operation, Started(Stage.FETCHING, fraction(Stage.FETCHING), job.state.attempt))
             log.info("build started", operation=job.operation, engine=job.spec.engine_id, attempt=job.state.attempt)
             finished = await self._build(run)
+        except EnginehouseError as error:
+            log.exception("the builder could not go on", operation=job.operation)
+            finished = Finished(Stage.FAILED, error=_as_event(error))
         except Exception:
             log.exception("the builder failed", operation=job.operation)
             finished = Finished(Stage.FAILED, error=_as_event(Internal("The builder failed; its log has the details.")))
         finally:
             await self._clear_staging()
             try:
-                self._end(run, finished)
+                await self._end(run, finished)
             finally:
                 del self._runs[job.operation]
                 run.ended.set()
 
-    def _end(self, run: _Run, finished: Finished | None) -> None:
-        """Writes the end down. None: the daemon ends, and the build goes back into the queue."""
+    async def _end(self, run: _Run, finished: Finished | None) -> None:
+        """Writes the end down. None: the daemon ends, and the build goes back into the queue. On a full disk it waits
+        for space: a build whose end nobody learns would be watched for ever."""
         operation = run.job.operation
         if finished is None and run.cancelled:
             finished = Finished(Stage.CANCELLED, error=_as_event(_cancelled()))
@@ -172,7 +176,8 @@ class Supervisor:
             self.jobs.requeue(operation, lost=False)
             self.changes.notify(operation)
             return
-        self._record(operation, finished)
+        while not self._try_record(operation, finished):
+            await asyncio.sleep(_RETRY_SECONDS)
         reason = finished.error.reason if finished.error else ""
         log.info("build ended", operation=operation, stage=finished.stage, version=finished.version, reason=reason)
 
@@ -232,6 +237,15 @@ class Supervisor:
         if differs and time.monotonic() - run.memory_at >= _MEMORY_SECONDS:
             run.memory, run.memory_at = current, time.monotonic()
             self._record(run.job.operation, Memory(current, peak, self._settings.memory_limit))
+
+    def _try_record(self, operation: str, event: Event) -> bool:
+        """Whether there was space to write the event down."""
+        try:
+            self._record(operation, event)
+        except ResourceExhausted:
+            log.exception("a build's end could not be written down", operation=operation)
+            return False
+        return True
 
     def _record(self, operation: str, event: Event) -> None:
         self.jobs.record(operation, event)

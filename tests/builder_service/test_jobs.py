@@ -168,3 +168,18 @@ def test_the_memory_peak_is_kept_over_attempts() -> None:
     for peak in (5, 3):
         state = apply(state, Memory(1, peak, 0), 1.0)
     assert state.memory_peak == 5
+
+
+def test_a_full_disk_is_said_and_leaves_no_transaction_open(tmp_path: Path) -> None:
+    jobs = JobStore(tmp_path / "builds.sqlite")
+    operation = jobs.submit(SPEC, b"").operation
+    pages = jobs._db.execute("PRAGMA page_count").fetchone()[0]
+    jobs._db.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(ResourceExhausted) as caught:
+        jobs.submit(SPEC, b"x" * 100_000)
+    assert caught.value.reason == "DISK_FULL"
+    assert not jobs._db.in_transaction
+    jobs._db.execute("PRAGMA max_page_count = 100000")
+    jobs.submit(SPEC, b"x" * 5000)
+    assert jobs.get(operation).state.stage is Stage.QUEUED
+    jobs.close()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -199,3 +201,26 @@ async def test_a_child_that_says_too_much_at_once_is_ended(bench: Bench) -> None
     operation = bench.submit("shout")
     finished = await bench.finish(operation)
     assert finished.stage is Stage.FAILED
+
+
+async def test_the_end_of_a_build_is_written_once_there_is_space_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder_service.supervisor._RETRY_SECONDS", 0.05)
+    operation = bench.submit("hang")
+    await bench.until(operation, lambda: bool(bench.texts(operation)))
+    database = bench.jobs._db
+    database.execute("CREATE TABLE filler (data BLOB)")
+    database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0] + 1}")
+    with contextlib.suppress(sqlite3.OperationalError):
+        while True:
+            database.execute("INSERT INTO filler VALUES (zeroblob(1000))")
+    with contextlib.suppress(sqlite3.OperationalError):
+        while True:
+            database.execute("INSERT INTO filler VALUES (zeroblob(1))")
+    cancelling = asyncio.create_task(bench.supervisor.cancel(operation))
+    await asyncio.sleep(0.5)
+    assert not bench.jobs.get(operation).state.done, "the disk was not full: this test shows nothing"
+    database.execute("PRAGMA max_page_count = 100000")
+    assert (await bench.finish(operation)).stage in (Stage.CANCELLED, Stage.FAILED)
+    await cancelling
