@@ -109,8 +109,13 @@ def _facts(model: ServedModel, engine: Engine) -> mpb.LoadFacts:
     duration = Duration()
     duration.FromNanoseconds(int(engine.load_seconds * 1e9))
     group = model.manifest.cache_groups[0]
+    runner = engine.runner.facts
     return mpb.LoadFacts(
         target="torch",
+        devices=[runner.device],
+        dtype=_DTYPES.get(runner.dtype, common_pb2.DATA_TYPE_UNSPECIFIED),
+        weights_bytes=runner.weights_bytes,
+        kv_cache_bytes=runner.kv_cache_bytes,
         kv_cache_tokens=(engine.runner.num_blocks[0] - 1) * group.block_size,
         load_duration=duration,
         world_size=1,

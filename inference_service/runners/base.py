@@ -70,6 +70,16 @@ class Sampled:
     bad_rows: tuple[int, ...] = ()
 
 
+class RunnerFacts(NamedTuple):
+    """What a loaded runner is: for people and routers. `device` is torch's name of it, `dtype` what it computes in;
+    the bytes are of weights and KV pools as it holds them."""
+
+    device: str
+    dtype: str
+    weights_bytes: int
+    kv_cache_bytes: int
+
+
 class Runner(Protocol):
     """Runs a loaded engine. Not thread-safe: one executor thread owns it."""
 
@@ -80,6 +90,9 @@ class Runner(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+
+    @property
+    def facts(self) -> RunnerFacts: ...
 
     def forward(self, step: Step) -> None:
         """Runs the graph over one step; the logits stay with the runner until `sample`."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from inference_service.runners.base import Rows, Sampled, Step
+from inference_service.runners.base import Rows, RunnerFacts, Sampled, Step
 from inference_service.runners.engine import Engine
 from inference_service.runners.sampler import sample
 
@@ -35,6 +35,13 @@ class EngineRunner:
     @property
     def vocab_size(self) -> int:
         return self._engine.manifest.vocab_size
+
+    @property
+    def facts(self) -> RunnerFacts:
+        engine = self._engine
+        pools = sum(pool.nbytes for pool in engine.pools.values())
+        weights = engine.num_parameters * engine.dtype.itemsize
+        return RunnerFacts(str(engine.device), str(engine.dtype).removeprefix("torch."), weights, pools)
 
     @property
     def logits(self) -> torch.Tensor:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
 from inference_service.config import KvCacheConfig, SchedulerConfig
 from inference_service.executor.executor import Executor, ExecutorSettings
 from inference_service.executor.messages import AddRequest, FinishReason, RequestOutput, Sampling, TokenLogprobs
-from inference_service.runners.base import Rows, Sampled, Step
+from inference_service.runners.base import Rows, RunnerFacts, Sampled, Step
 
 EMPTY = -1
 
@@ -64,6 +65,7 @@ class ScriptedRunner:
     blocks: tuple[int, ...]
     block_size: int
     vocab_size: int = 4
+    facts: ClassVar[RunnerFacts] = RunnerFacts("cpu", "float32", 0, 0)
     max_num_tokens: int = 1 << 30
     check_prefixes: bool = True
     fail_on: frozenset[int] = frozenset()

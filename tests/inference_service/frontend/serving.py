@@ -26,7 +26,7 @@ from inference_service.daemon import Frontend, InferenceSettings
 from inference_service.executor.messages import TokenLogprobs
 from inference_service.frontend.served_model import LoadSpec
 from inference_service.frontend.session import SessionLimits
-from inference_service.runners.base import Rows, Sampled, Step
+from inference_service.runners.base import Rows, RunnerFacts, Sampled, Step
 from service_kit.server import Daemon, ServerSettings, serving
 
 BLOCK = 8
@@ -55,6 +55,7 @@ class ScriptedRunner:
 
     num_blocks = (NUM_BLOCKS,)
     vocab_size = VOCAB
+    facts = RunnerFacts("cpu", "float32", 1000, 2000)
 
     def forward(self, step: Step) -> None:
         assert self.gate.wait(30)

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from engine_store.manifest import Mapping, Target
 from enginehouse import errors
+from enginehouse._gen.enginehouse.common.v1 import common_pb2
 from enginehouse._gen.enginehouse.inference.v1 import model_pb2 as mpb
 from enginehouse._gen.enginehouse.inference.v1 import telemetry_pb2 as tpb
 
@@ -58,6 +59,9 @@ async def test_a_loaded_model_is_described(rig: Rig) -> None:
     assert model.labels == {"team": "a"}
     assert model.has_tokenizer
     assert model.has_chat_template
+    facts = model.load_facts
+    assert (list(facts.devices), facts.dtype) == (["cpu"], common_pb2.DATA_TYPE_FLOAT32)
+    assert (facts.weights_bytes, facts.kv_cache_bytes) == (1000, 2000)
     assert list(model.eos_token_ids) == [1]
     assert model.cache_groups[0].num_blocks == 65
     assert await rig.models.GetModel(mpb.GetModelRequest(name="second")) == model

@@ -171,6 +171,14 @@ def test_pools_follow_the_configuration(tiny_engine):
     assert error.value.reason == "KV_CACHE_TOO_SMALL"
 
 
+def test_facts_count_weights_and_pools_in_the_type_computed_in(tiny_engine, load):
+    facts = load(tiny_engine(), "bfloat16").facts
+    wide = load(tiny_engine(), "float32").facts
+    assert (facts.device, facts.dtype, wide.dtype) == ("cpu", "bfloat16", "float32")
+    assert wide.weights_bytes == 2 * facts.weights_bytes > 0
+    assert wide.kv_cache_bytes == 2 * facts.kv_cache_bytes > 0
+
+
 def test_damaged_files_are_refused(tiny_engine, shape):
     engine = tiny_engine()
     weights = engine.dir / "weights/rank0.safetensors"
