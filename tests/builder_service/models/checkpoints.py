@@ -57,10 +57,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def make_model(case: str) -> Any:
-    """A transformers model in float32, every parameter random (norms and biases too)."""
+def make_model(case: str, **changes: Any) -> Any:
+    """A transformers model in float32, every parameter random (norms and biases too). `changes` are of its config."""
     family, options = CASES[case]
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **options})
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **options, **changes})
     model_class = getattr(transformers, f"{family}ForCausalLM")
     torch.manual_seed(0)
     model = model_class._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
