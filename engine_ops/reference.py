@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,8 +146,3 @@ REFERENCES: dict[str, Callable[..., Outputs]] = {
         select_rows,
     )
 }
-
-
-def apply_reference(op: str, attrs: Any, *tensors: Tensor | None) -> Outputs:
-    """Applies `op`; absent optional parameters are None or left off."""
-    return REFERENCES[op](attrs, *tensors)

@@ -9,7 +9,6 @@ from enginehouse.errors import DataLoss, InvalidArgument
 
 _RESOURCE_ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _FILE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-_HEX64 = re.compile(r"[0-9a-f]{64}")
 MAX_VERSION = 2**31 - 1
 
 
@@ -53,8 +52,3 @@ def check_file_path(path: str) -> PurePosixPath:
             metadata={"path": path[:80]},
         )
     return PurePosixPath(path)
-
-
-def is_hex_digest(value: str) -> bool:
-    """Whether `value` is the hexadecimal form of a sha256."""
-    return _HEX64.fullmatch(value) is not None

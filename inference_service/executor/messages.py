@@ -92,12 +92,6 @@ class RequestOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The sequence failed (reason INTERNAL); no finish_reason then. Text is safe for the client."""
 
 
-class StepOutputs(msgspec.Struct, frozen=True, tag=True):
-    """All sequences' outputs of one step."""
-
-    outputs: list[RequestOutput]
-
-
 class ExecutorStats(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Counters and gauges after a step."""
 

@@ -118,14 +118,6 @@ class Request:
         return len(self.token_ids) - self.num_computed
 
     @property
-    def output_ids(self) -> list[int]:
-        return self.token_ids[self.num_prompt :]
-
-    @property
-    def is_finished(self) -> bool:
-        return self._status in _ENDS
-
-    @property
     def metrics(self) -> RequestMetrics:
         return RequestMetrics(
             arrival=self.order[1],
