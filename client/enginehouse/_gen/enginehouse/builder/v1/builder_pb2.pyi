@@ -66,7 +66,7 @@ LOG_LEVEL_WARNING: LogLevel
 LOG_LEVEL_ERROR: LogLevel
 
 class BuildEngineRequest(_message.Message):
-    __slots__ = ("engine_id", "source", "build_config", "quant_config", "parallel_config", "targets", "verify", "weights", "dummy_seed", "labels", "alias", "force", "validate_only", "request_id", "tokenizer")
+    __slots__ = ("engine_id", "source", "build_config", "quant_config", "parallel_config", "targets", "verify", "weights", "dummy_seed", "labels", "alias", "force", "validate_only", "request_id", "tokenizer", "priority")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class BuildEngineRequest(_message.Message):
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     engine_id: str
     source: CheckpointSource
     build_config: _build_config_pb2.BuildConfig
@@ -104,7 +105,8 @@ class BuildEngineRequest(_message.Message):
     validate_only: bool
     request_id: str
     tokenizer: TokenizerSource
-    def __init__(self, engine_id: _Optional[str] = ..., source: _Optional[_Union[CheckpointSource, _Mapping]] = ..., build_config: _Optional[_Union[_build_config_pb2.BuildConfig, _Mapping]] = ..., quant_config: _Optional[_Union[_build_config_pb2.QuantConfig, _Mapping]] = ..., parallel_config: _Optional[_Union[_common_pb2.ParallelConfig, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[TargetSpec, _Mapping]]] = ..., verify: _Optional[_Union[VerifyOptions, _Mapping]] = ..., weights: _Optional[_Union[WeightsSource, str]] = ..., dummy_seed: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., alias: _Optional[str] = ..., force: _Optional[bool] = ..., validate_only: _Optional[bool] = ..., request_id: _Optional[str] = ..., tokenizer: _Optional[_Union[TokenizerSource, _Mapping]] = ...) -> None: ...
+    priority: float
+    def __init__(self, engine_id: _Optional[str] = ..., source: _Optional[_Union[CheckpointSource, _Mapping]] = ..., build_config: _Optional[_Union[_build_config_pb2.BuildConfig, _Mapping]] = ..., quant_config: _Optional[_Union[_build_config_pb2.QuantConfig, _Mapping]] = ..., parallel_config: _Optional[_Union[_common_pb2.ParallelConfig, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[TargetSpec, _Mapping]]] = ..., verify: _Optional[_Union[VerifyOptions, _Mapping]] = ..., weights: _Optional[_Union[WeightsSource, str]] = ..., dummy_seed: _Optional[int] = ..., labels: _Optional[_Mapping[str, str]] = ..., alias: _Optional[str] = ..., force: _Optional[bool] = ..., validate_only: _Optional[bool] = ..., request_id: _Optional[str] = ..., tokenizer: _Optional[_Union[TokenizerSource, _Mapping]] = ..., priority: _Optional[float] = ...) -> None: ...
 
 class CheckpointSource(_message.Message):
     __slots__ = ("hub", "path", "gguf")
@@ -187,7 +189,7 @@ class VerifyOptions(_message.Message):
     def __init__(self, off: _Optional[bool] = ..., prompts: _Optional[int] = ..., tokens: _Optional[int] = ..., max_logit_difference: _Optional[float] = ..., max_difference_ratio: _Optional[float] = ..., max_mean_kl: _Optional[float] = ...) -> None: ...
 
 class BuildMetadata(_message.Message):
-    __slots__ = ("stage", "fraction", "stage_start_time", "attempt", "memory_peak_bytes", "estimate", "build_key", "message", "create_time", "end_time", "engine", "labels", "queue_position", "reused", "last_sequence")
+    __slots__ = ("stage", "fraction", "stage_start_time", "attempt", "memory_peak_bytes", "estimate", "build_key", "message", "create_time", "end_time", "engine", "labels", "queue_position", "reused", "last_sequence", "expected_end_time", "shares_operation", "priority")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +212,9 @@ class BuildMetadata(_message.Message):
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
     REUSED_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_END_TIME_FIELD_NUMBER: _ClassVar[int]
+    SHARES_OPERATION_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     stage: BuildStage
     fraction: float
     stage_start_time: _timestamp_pb2.Timestamp
@@ -225,7 +230,10 @@ class BuildMetadata(_message.Message):
     queue_position: int
     reused: bool
     last_sequence: int
-    def __init__(self, stage: _Optional[_Union[BuildStage, str]] = ..., fraction: _Optional[float] = ..., stage_start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempt: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., estimate: _Optional[_Union[BuildEstimate, _Mapping]] = ..., build_key: _Optional[str] = ..., message: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., queue_position: _Optional[int] = ..., reused: _Optional[bool] = ..., last_sequence: _Optional[int] = ...) -> None: ...
+    expected_end_time: _timestamp_pb2.Timestamp
+    shares_operation: str
+    priority: float
+    def __init__(self, stage: _Optional[_Union[BuildStage, str]] = ..., fraction: _Optional[float] = ..., stage_start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempt: _Optional[int] = ..., memory_peak_bytes: _Optional[int] = ..., estimate: _Optional[_Union[BuildEstimate, _Mapping]] = ..., build_key: _Optional[str] = ..., message: _Optional[str] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., engine: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., queue_position: _Optional[int] = ..., reused: _Optional[bool] = ..., last_sequence: _Optional[int] = ..., expected_end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., shares_operation: _Optional[str] = ..., priority: _Optional[float] = ...) -> None: ...
 
 class BuildEstimate(_message.Message):
     __slots__ = ("memory_bytes", "disk_bytes", "duration")
@@ -456,6 +464,30 @@ class DownloadEngineVersionRequest(_message.Message):
     name: str
     targets: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., targets: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CollectGarbageRequest(_message.Message):
+    __slots__ = ("validate_only",)
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    validate_only: bool
+    def __init__(self, validate_only: _Optional[bool] = ...) -> None: ...
+
+class CollectGarbageResponse(_message.Message):
+    __slots__ = ("removed_versions", "evicted_versions", "waiting_versions", "removed_blobs", "freed_bytes", "used_bytes", "quota_bytes")
+    REMOVED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    EVICTED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_BLOBS_FIELD_NUMBER: _ClassVar[int]
+    FREED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    removed_versions: _containers.RepeatedScalarFieldContainer[str]
+    evicted_versions: _containers.RepeatedScalarFieldContainer[str]
+    waiting_versions: _containers.RepeatedScalarFieldContainer[str]
+    removed_blobs: int
+    freed_bytes: int
+    used_bytes: int
+    quota_bytes: int
+    def __init__(self, removed_versions: _Optional[_Iterable[str]] = ..., evicted_versions: _Optional[_Iterable[str]] = ..., waiting_versions: _Optional[_Iterable[str]] = ..., removed_blobs: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., quota_bytes: _Optional[int] = ...) -> None: ...
 
 class FileChunk(_message.Message):
     __slots__ = ("path", "offset", "data", "size_bytes", "digest")

@@ -98,6 +98,11 @@ class BuilderServiceStub:
                 request_serializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.DownloadEngineVersionRequest.SerializeToString,
                 response_deserializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.FileChunk.FromString,
                 _registered_method=True)
+        self.CollectGarbage = channel.unary_unary(
+                '/enginehouse.builder.v1.BuilderService/CollectGarbage',
+                request_serializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.CollectGarbageRequest.SerializeToString,
+                response_deserializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.CollectGarbageResponse.FromString,
+                _registered_method=True)
 
 
 class BuilderServiceServicer:
@@ -195,6 +200,14 @@ class BuilderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CollectGarbage(self, request, context):
+        """Removes what nobody needs: deleted versions whose readers are gone, unused blobs, and, above the store's quota,
+        the versions that were used longest ago. Versions with an alias or a reader are never touched.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BuilderServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -257,6 +270,11 @@ def add_BuilderServiceServicer_to_server(servicer, server):
                     servicer.DownloadEngineVersion,
                     request_deserializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.DownloadEngineVersionRequest.FromString,
                     response_serializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.FileChunk.SerializeToString,
+            ),
+            'CollectGarbage': grpc.unary_unary_rpc_method_handler(
+                    servicer.CollectGarbage,
+                    request_deserializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.CollectGarbageRequest.FromString,
+                    response_serializer=enginehouse_dot_builder_dot_v1_dot_builder__pb2.CollectGarbageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -584,6 +602,33 @@ class BuilderService:
             '/enginehouse.builder.v1.BuilderService/DownloadEngineVersion',
             enginehouse_dot_builder_dot_v1_dot_builder__pb2.DownloadEngineVersionRequest.SerializeToString,
             enginehouse_dot_builder_dot_v1_dot_builder__pb2.FileChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectGarbage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/enginehouse.builder.v1.BuilderService/CollectGarbage',
+            enginehouse_dot_builder_dot_v1_dot_builder__pb2.CollectGarbageRequest.SerializeToString,
+            enginehouse_dot_builder_dot_v1_dot_builder__pb2.CollectGarbageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,7 +42,7 @@ class Engine(_message.Message):
     def __init__(self, name: _Optional[str] = ..., latest_version: _Optional[int] = ..., version_count: _Optional[int] = ..., aliases: _Optional[_Iterable[_Union[Alias, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class EngineVersion(_message.Message):
-    __slots__ = ("name", "build_key", "source_digest", "targets", "limits", "features", "mapping", "files_digest", "verify_report", "libraries", "compute_capabilities", "size_bytes", "create_time", "aliases", "labels", "cache_groups", "opset", "architecture", "dtype", "quant_algo", "vocab_size", "files", "delete_time", "source", "eos_token_ids", "bos_token_id", "pad_token_id", "build_facts")
+    __slots__ = ("name", "build_key", "source_digest", "targets", "limits", "features", "mapping", "files_digest", "verify_report", "libraries", "compute_capabilities", "size_bytes", "create_time", "aliases", "labels", "cache_groups", "opset", "architecture", "dtype", "quant_algo", "vocab_size", "files", "delete_time", "source", "eos_token_ids", "bos_token_id", "pad_token_id", "build_facts", "last_use_time")
     class LibrariesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class EngineVersion(_message.Message):
     BOS_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     PAD_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     BUILD_FACTS_FIELD_NUMBER: _ClassVar[int]
+    LAST_USE_TIME_FIELD_NUMBER: _ClassVar[int]
     name: str
     build_key: str
     source_digest: str
@@ -120,7 +121,8 @@ class EngineVersion(_message.Message):
     bos_token_id: int
     pad_token_id: int
     build_facts: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., build_key: _Optional[str] = ..., source_digest: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[EngineTarget, _Mapping]]] = ..., limits: _Optional[_Union[_common_pb2.EngineLimits, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ..., mapping: _Optional[_Union[_common_pb2.ParallelConfig, _Mapping]] = ..., files_digest: _Optional[str] = ..., verify_report: _Optional[_Union[VerifyReport, _Mapping]] = ..., libraries: _Optional[_Mapping[str, str]] = ..., compute_capabilities: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., aliases: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cache_groups: _Optional[_Iterable[_Union[_common_pb2.CacheGroup, _Mapping]]] = ..., opset: _Optional[int] = ..., architecture: _Optional[str] = ..., dtype: _Optional[_Union[_common_pb2.DataType, str]] = ..., quant_algo: _Optional[_Union[_build_config_pb2.QuantAlgo, str]] = ..., vocab_size: _Optional[int] = ..., files: _Optional[_Iterable[_Union[EngineFile, _Mapping]]] = ..., delete_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., source: _Optional[_Union[CheckpointOrigin, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., build_facts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    last_use_time: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., build_key: _Optional[str] = ..., source_digest: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[EngineTarget, _Mapping]]] = ..., limits: _Optional[_Union[_common_pb2.EngineLimits, _Mapping]] = ..., features: _Optional[_Iterable[str]] = ..., mapping: _Optional[_Union[_common_pb2.ParallelConfig, _Mapping]] = ..., files_digest: _Optional[str] = ..., verify_report: _Optional[_Union[VerifyReport, _Mapping]] = ..., libraries: _Optional[_Mapping[str, str]] = ..., compute_capabilities: _Optional[_Iterable[str]] = ..., size_bytes: _Optional[int] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., aliases: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cache_groups: _Optional[_Iterable[_Union[_common_pb2.CacheGroup, _Mapping]]] = ..., opset: _Optional[int] = ..., architecture: _Optional[str] = ..., dtype: _Optional[_Union[_common_pb2.DataType, str]] = ..., quant_algo: _Optional[_Union[_build_config_pb2.QuantAlgo, str]] = ..., vocab_size: _Optional[int] = ..., files: _Optional[_Iterable[_Union[EngineFile, _Mapping]]] = ..., delete_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., source: _Optional[_Union[CheckpointOrigin, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., bos_token_id: _Optional[int] = ..., pad_token_id: _Optional[int] = ..., build_facts: _Optional[_Mapping[str, str]] = ..., last_use_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class EngineTarget(_message.Message):
     __slots__ = ("name", "form", "libraries", "compute_capabilities", "build_key", "verification", "size_bytes", "build_duration", "dtype")
