@@ -194,10 +194,15 @@ class _NameRecorder:
         self.names: list[str] = []
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        # the only call of older generated code, as google.longrunning's is
+        for handler in handlers:
+            if isinstance(handler, grpc.ServiceRpcHandler) and (name := handler.service_name()) not in self.names:
+                self.names.append(name)
         self._server.add_generic_rpc_handlers(handlers)
 
     def add_registered_method_handlers(self, name: str, handlers: dict[str, Any]) -> None:
-        self.names.append(name)
+        if name not in self.names:
+            self.names.append(name)
         self._server.add_registered_method_handlers(name, handlers)
 
 

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.longrunning import operations_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from enginehouse import errors
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, inference_pb2_grpc
+from service_kit.operations import InMemoryOperations, OperationsServicer
 from service_kit.server import Daemon, ServerSettings, serving
 
 SERVICE = "enginehouse.inference.v1.InferenceService"
@@ -126,6 +128,23 @@ async def test_reflection_lists_the_services_and_can_be_off(start):
     async with start(reflection=False) as running:
         with pytest.raises(grpc.aio.AioRpcError):
             await listed(running)
+
+
+async def test_operations_are_listed_and_have_a_health_too():
+    async def register(daemon: Daemon) -> None:
+        daemon.add(operations_pb2_grpc.add_OperationsServicer_to_server, OperationsServicer(InMemoryOperations()))
+        await daemon.health.set_serving()
+
+    name = "google.longrunning.Operations"
+    async with (
+        serving(ServerSettings(port=0), register) as daemon,
+        grpc.aio.insecure_channel(f"127.0.0.1:{daemon.port}") as channel,
+    ):
+        assert await health(channel, name) == SERVING
+        stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        )
+        assert name in {service.name for service in (await stream.read()).list_services_response.service}
 
 
 async def test_a_message_above_the_limit_is_refused(start):
