@@ -138,8 +138,14 @@ async def _collect(store: EngineStore) -> None:
         except Exception:
             log.exception("collecting deleted versions failed; it is tried again in a minute")
         else:
-            if any(collected):
-                log.info("deleted versions removed", versions=collected.versions, blobs=collected.blobs)
+            if collected.removed or collected.evicted or collected.blobs:
+                log.info(
+                    "deleted versions removed",
+                    removed=len(collected.removed),
+                    evicted=len(collected.evicted),
+                    blobs=collected.blobs,
+                    freed_bytes=collected.freed_bytes,
+                )
 
 
 @contextmanager

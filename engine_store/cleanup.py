@@ -1,104 +1,143 @@
-"""What a builder daemon clears up: staging of dead writers, deleted versions that nobody reads, unused blobs."""
+"""What a builder daemon clears up: deleted versions that nobody reads, versions above the quota, unused blobs."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
+from engine_store.aliases import Aliases
 from engine_store.blobs import Blobs
+from engine_store.deletion import Deleter
 from engine_store.disk import Disk
-from engine_store.layout import MANIFEST, Layout
-from engine_store.leases import LEASE_SECONDS, leased
-from engine_store.owner import is_token, new_token, owner_alive
-from engine_store.publish import KeyRecord, Publisher
-
-FOREIGN_STAGING_SECONDS = 24 * 3600.0
-"""Staging of another machine counts as dead when it was not written for this long."""
-
-
-class Recovered(NamedTuple):
-    """How many staged versions were completed, and how many staging entries removed."""
-
-    completed: int
-    removed: int
+from engine_store.layout import USED, Layout
+from engine_store.leases import LEASE_SECONDS, last_uses, lease_files, leased
+from engine_store.names import VersionRef, is_id
+from engine_store.owner import new_token
+from engine_store.quota import Inventory, Usage, create_time, over_quota, plan
+from engine_store.records import numbers_in
 
 
 class Collected(NamedTuple):
-    """How many deleted versions and unused blobs were removed."""
+    """What `collect` did, or would do. `removed`: versions whose files went; `evicted`: versions hidden now for the
+    quota; `waiting`: hidden earlier, files still there; `blobs`: how many unused blobs went; `freed_bytes`: the bytes
+    of all files that went; `usage`: what the store holds afterwards."""
 
-    versions: int
+    removed: tuple[VersionRef, ...]
+    evicted: tuple[VersionRef, ...]
+    waiting: tuple[VersionRef, ...]
     blobs: int
+    freed_bytes: int
+    usage: Usage
 
 
-class _Sealed(msgspec.Struct):
-    """What recovery needs of a staged manifest."""
+class Collector:
+    """The removal of files from one store, and its quota in bytes (0: none)."""
 
-    name: str
-    build_key: str
-    version: int
+    def __init__(
+        self, layout: Layout, disk: Disk, aliases: Aliases, clock: Callable[[], float], quota_bytes: int
+    ) -> None:
+        self._layout, self._disk, self._aliases, self._clock = layout, disk, aliases, clock
+        self._quota = quota_bytes
+        self._deleter = Deleter(layout, disk, aliases, clock)
+        self._blobs = Blobs(layout, disk)
 
+    def usage(self) -> Usage:
+        """What the store holds."""
+        return Usage(Inventory(self._layout).used_bytes, self._quota)
 
-class Cleaner:
-    """The clearing half of a store."""
+    def make_room(self, needed_bytes: int) -> list[VersionRef]:
+        """Evicts until `needed_bytes` more fit; see `EngineStore.make_room`."""
+        evicted: list[VersionRef] = []
+        done = self._quota == 0
+        while not done:
+            inventory, hidden = Inventory(self._layout), self._hidden()
+            used = inventory.used_bytes
+            self._drop(inventory, hidden - leased(self._layout, self._clock()))
+            chosen = plan(inventory, self._candidates(inventory.versions - hidden), self._quota - needed_bytes)
+            if inventory.held_bytes > self._quota - needed_bytes:
+                raise over_quota(Usage(used, self._quota), needed_bytes)
+            gone = [version for version in chosen if self._deleter.evict(version)]
+            evicted += gone
+            done = len(gone) == len(chosen)  # else one was taken into use meanwhile: choose again
+        return evicted
 
-    def __init__(self, layout: Layout, disk: Disk, publisher: Publisher) -> None:
-        self._layout, self._disk, self._publisher = layout, disk, publisher
+    def collect(self, validate_only: bool) -> Collected:
+        """Removes what is due and evicts what the quota has no room for; see `EngineStore.collect`."""
+        now, inventory, hidden = self._clock(), Inventory(self._layout), self._hidden()
+        held, used = leased(self._layout, now), inventory.used_bytes
+        due = sorted(version for version in hidden - held if self._due(version, now))
+        self._drop(inventory, due)
+        freed, blobs = used - inventory.held_bytes, inventory.unused_blobs
+        self._drop(inventory, hidden - held)
+        chosen = plan(inventory, self._candidates(inventory.versions - hidden), self._quota) if self._quota else []
+        usage = Usage(used - freed, self._quota)
+        if not validate_only:
+            due = [version for version in due if self._remove(version)]
+            chosen = [version for version in chosen if self._deleter.evict(version)]
+            blobs = self._blobs.collect()
+            self._clear_leases(now)
+            usage = self.usage()
+        waiting = sorted(hidden.difference(due))
+        return Collected(tuple(due), tuple(chosen), tuple(waiting), blobs, freed, usage)
 
-    def recover(self, now: float) -> Recovered:
-        """Completes what dead writers had decided, removes what they had not."""
-        completed = removed = 0
-        for entry in self._dead_staging(now):
-            if (sealed := _sealed(entry)) and (record := self._decided(sealed, entry.name)):
-                completed += self._publisher.finish(sealed.name, record)
-            else:
-                self._disk.remove_tree(entry)
-                removed += 1
-        return Recovered(completed, removed)
+    def _candidates(self, versions: set[VersionRef]) -> list[VersionRef]:
+        """Those that no reader holds and no alias names, the least recently used first."""
+        engines = {version.engine for version in versions}
+        aliased = {VersionRef(engine, alias.version) for engine in engines for alias in self._aliases.list(engine)}
+        used = last_uses(self._layout)
+        free = versions - aliased - leased(self._layout, self._clock())
+        return sorted(free, key=lambda ref: (max(used.get(ref, 0.0), create_time(self._layout, ref)), ref))
 
-    def collect(self, now: float) -> Collected:
-        """Removes versions whose tombstone is two lease times old and that no reader holds, then unused blobs."""
-        removed = 0
-        for tombstone in self._layout.engines.glob("*/tombstones/*"):
-            engine, version = tombstone.parent.parent.name, int(tombstone.name)
-            old = tombstone.stat().st_mtime + 2 * LEASE_SECONDS <= now
-            if old and not leased(self._layout.leases, engine, version, now):
-                removed += self._remove_version(engine, version)
-        return Collected(removed, Blobs(self._layout, self._disk).collect())
+    def _hidden(self) -> set[VersionRef]:
+        """The deleted versions whose files are still there."""
+        found = set()
+        for engine in engines_in(self._layout):
+            numbers = numbers_in(self._layout.tombstones(engine)) & numbers_in(self._layout.versions(engine))
+            found |= {VersionRef(engine, number) for number in numbers}
+        return found
 
-    def _dead_staging(self, now: float) -> Iterator[Path]:
-        with contextlib.suppress(FileNotFoundError):
-            for entry in self._layout.staging.iterdir():
-                alive = owner_alive(entry.name)
-                if alive is None and is_token(entry.name):
-                    alive = entry.lstat().st_mtime + FOREIGN_STAGING_SECONDS > now
-                if alive is False:
-                    yield entry
+    def _due(self, version: VersionRef, now: float) -> bool:
+        """Whether its tombstone is two lease times old."""
+        return _mtime(self._layout.tombstone(*version), now) + 2 * LEASE_SECONDS <= now
 
-    def _decided(self, sealed: _Sealed, token: str) -> KeyRecord | None:
-        for record in self._publisher.keys(sealed.name, sealed.build_key).newest_first():
-            if record.value.token == token:
-                return record.value
-        return None
-
-    def _remove_version(self, engine: str, version: int) -> bool:
+    def _remove(self, version: VersionRef) -> bool:
         """Moves the version aside first, so that no reader meets a half of it. The tombstone stays: the number is
         spent."""
+        if any(alias.version == version.version for alias in self._aliases.list(version.engine)):
+            self._deleter.withdraw(version)  # whoever deleted it died before it could see the alias
+            return False
         aside = self._layout.staging / new_token()
         try:
-            self._disk.rename(self._layout.version(engine, version), aside)
-        except FileNotFoundError:
+            self._disk.rename(self._layout.version(*version), aside)
+        except FileNotFoundError:  # another collector took it
             return False
         self._disk.remove_tree(aside)
         return True
 
+    def _clear_leases(self, now: float) -> None:
+        """Removes expired leases, and last uses of versions that are gone."""
+        for file in lease_files(self._layout):
+            used = file.token == USED
+            if not (self._layout.version(*file.version).exists() if used else file.live(now)):
+                self._disk.remove_tree(file.path)
 
-def _sealed(entry: Path) -> _Sealed | None:
-    """The staged manifest; None when the writer had not come so far (the file may be cut short by the crash)."""
+    @staticmethod
+    def _drop(inventory: Inventory, versions: Iterable[VersionRef]) -> None:
+        for version in versions:
+            inventory.drop(version)
+
+
+def engines_in(layout: Layout) -> list[str]:
+    """The engines that have a directory, sorted."""
     try:
-        return msgspec.json.decode((entry / MANIFEST).read_bytes(), type=_Sealed)
-    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
-        return None
+        return sorted(entry.name for entry in layout.engines.iterdir() if is_id(entry.name))
+    except FileNotFoundError:
+        return []
+
+
+def _mtime(path: Path, default: float) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return default

@@ -1,12 +1,21 @@
-"""Leases: a reader says that it uses a version, so that deleted files stay until it lets go."""
+"""Leases: a reader says that it uses a version, so that deleted files stay until it lets go, and when it last did.
+
+<store>/leases/<engine>.<n>.<token>  one reader; the file's mtime is its last renewal
+<store>/leases/<engine>.<n>.used     the file's mtime is when any reader last held the version
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
+
+from engine_store.layout import USED, Layout
+from engine_store.names import VersionRef, is_id, is_number
+from engine_store.owner import is_token, new_token
 
 LEASE_SECONDS = 60.0
 
@@ -17,21 +26,32 @@ class Lease:
     Expiry compares the readers' clocks with the collector's: they must agree within half a minute.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        self._path, self._clock = path, clock
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(exist_ok=False)
-        self.renew()
+    def __init__(self, layout: Layout, version: VersionRef, clock: Callable[[], float]) -> None:
+        self._path = layout.lease(*version, new_token())
+        self._used = layout.last_use(*version)
+        self._clock = clock
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch(exist_ok=False)
+        self._stamp(self._path)
 
     def renew(self) -> None:
         """Extends the lease to 60 s from now. Makes it anew where it had expired and was removed."""
-        now = self._clock()
-        self._path.touch()
-        os.utime(self._path, (now, now))
+        self._stamp(self._path)
+        self._stamp(self._used)
 
     def release(self) -> None:
         """Ends the lease. Safe to repeat."""
+        self.withdraw()
+        self._stamp(self._used)
+
+    def withdraw(self) -> None:
+        """Ends a lease that was never used."""
         self._path.unlink(missing_ok=True)
+
+    def _stamp(self, path: Path) -> None:
+        now = self._clock()
+        path.touch()
+        os.utime(path, (now, now))
 
     def __enter__(self) -> Self:
         return self
@@ -42,15 +62,37 @@ class Lease:
         self.release()
 
 
-def leased(leases: Path, engine: str, version: int, now: float) -> bool:
-    """Whether any reader holds the version at `now`. Leases that expired are removed on the way."""
-    live = False
-    for path in leases.glob(f"{engine}.{version}.*"):
-        try:
-            if path.stat().st_mtime + LEASE_SECONDS > now:
-                live = True
-            else:
-                path.unlink(missing_ok=True)
-        except FileNotFoundError:
-            continue
-    return live
+class LeaseFile(NamedTuple):
+    """An entry of the leases' directory. `time`: its mtime; `token`: the reader, or "used"."""
+
+    path: Path
+    version: VersionRef
+    token: str
+    time: float
+
+    def live(self, now: float) -> bool:
+        """Whether it is a lease that holds its version at `now`."""
+        return self.token != USED and self.time + LEASE_SECONDS > now
+
+
+def lease_files(layout: Layout) -> Iterator[LeaseFile]:
+    """Every lease, expired ones too, and every record of a last use."""
+    try:
+        paths = list(layout.leases.iterdir())
+    except FileNotFoundError:
+        return
+    for path in paths:
+        match path.name.split(".", 2):
+            case [engine, number, token] if is_id(engine) and is_number(number) and (token == USED or is_token(token)):
+                with contextlib.suppress(FileNotFoundError):  # released meanwhile
+                    yield LeaseFile(path, VersionRef(engine, int(number)), token, path.stat().st_mtime)
+
+
+def leased(layout: Layout, now: float) -> set[VersionRef]:
+    """The versions that readers hold at `now`."""
+    return {file.version for file in lease_files(layout) if file.live(now)}
+
+
+def last_uses(layout: Layout) -> dict[VersionRef, float]:
+    """When each version was last held, in seconds since the epoch; without those that never were."""
+    return {file.version: file.time for file in lease_files(layout) if file.token == USED}

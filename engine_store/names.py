@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from enginehouse.errors import DataLoss, InvalidArgument
 
 _RESOURCE_ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _FILE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 MAX_VERSION = 2**31 - 1
+
+
+class VersionRef(NamedTuple):
+    """One version of one engine, by name."""
+
+    engine: str
+    version: int
 
 
 def is_id(value: str) -> bool:
@@ -35,6 +43,11 @@ def check_version(value: int) -> int:
             f"{value} is no version; versions count from 1.", reason="INVALID_VERSION", metadata={"version": value}
         )
     return value
+
+
+def is_number(name: str) -> bool:
+    """Whether the name of an entry is a version's or a record's number."""
+    return name.isascii() and name.isdigit()
 
 
 def is_file_path(path: str) -> bool:

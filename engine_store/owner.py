@@ -35,6 +35,11 @@ def owner_alive(token: str) -> bool | None:
     return _start_time(int(match["pid"])) == int(match["start"])
 
 
+def same_owner(left: str, right: str) -> bool:
+    """Whether two tokens name the same process."""
+    return is_token(left) and is_token(right) and left.rpartition(".")[0] == right.rpartition(".")[0]
+
+
 def owner_pid(token: str) -> int:
     """The PID in a token; 0 in what is none."""
     match = _TOKEN.fullmatch(token)

@@ -21,21 +21,30 @@ from typing import NamedTuple
 import msgspec
 
 from engine_store.blobs import Blobs
-from engine_store.digests import digest_file
+from engine_store.digests import digest_bytes, digest_file
 from engine_store.disk import Disk
 from engine_store.layout import MANIFEST, Layout
 from engine_store.manifest import File, Manifest
-from engine_store.names import is_file_path
-from engine_store.owner import is_token, new_token
+from engine_store.names import VersionRef, is_file_path
+from engine_store.owner import is_token, new_token, same_owner
+from engine_store.reading import manifest_bytes
 from engine_store.records import Records, numbers_in
-from enginehouse.errors import Internal
+from enginehouse.errors import DataLoss, Internal
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The version that carries a build key, and the staging entry that became it."""
+    """The version that carries a build key, the staging entry that became it, and the digest of its manifest."""
 
     version: int
     token: str
+    manifest: str
+
+
+class Sealed(NamedTuple):
+    """A manifest as it was written into staging, and the digest of its file."""
+
+    manifest: Manifest
+    digest: str
 
 
 class Published(NamedTuple):
@@ -69,25 +78,50 @@ class Publisher:
             files.append(File(path=relative, size_bytes=found.size_bytes, digest=found.digest))
         return tuple(files)
 
-    def seal(self, tree: Path, manifest: Manifest) -> Manifest:
+    def seal(self, tree: Path, manifest: Manifest) -> Sealed:
         """Step 2. Claims the next number and writes the manifest with it, last of all files."""
         numbered = msgspec.structs.replace(manifest, version=self._claim(manifest.name))
         path = tree / MANIFEST
-        self._disk.write(path, msgspec.json.format(msgspec.json.encode(numbered), indent=2))
+        data = msgspec.json.format(msgspec.json.encode(numbered), indent=2)
+        self._disk.write(path, data)
         path.chmod(0o444)
         for folder in sorted({tree, *(entry for entry in tree.rglob("*") if entry.is_dir())}, reverse=True):
             self._disk.sync_dir(folder)
-        return numbered
+        return Sealed(numbered, digest_bytes(data))
 
     def carrier(self, engine: str, build_key: str) -> KeyRecord | None:
-        """The newest record of the key whose version is in the store; None when there is none."""
-        records = self.keys(engine, build_key).newest_first()
-        return next((record.value for record in records if self.finish(engine, record.value)), None)
+        """The newest record of the key whose version is in the store, its manifest as published; else None."""
+        for record in self.keys(engine, build_key).newest_first():
+            if self.finish(engine, record.value) and self.intact(engine, record.value):
+                return record.value
+        return None
 
-    def decide(self, tree: Path, manifest: Manifest, force: bool) -> KeyRecord:
+    def published_by(self, engine: str, build_key: str, owner: str) -> int | None:
+        """The version that the process of the token `owner` published under the key; see `EngineStore`."""
+        for record in self.keys(engine, build_key).newest_first():
+            if same_owner(record.value.token, owner) and self.finish(engine, record.value):
+                return record.value.version
+        return None
+
+    def record_of(self, manifest: Manifest) -> KeyRecord | None:
+        """The record that names the manifest's version under its build key."""
+        records = self.keys(manifest.name, manifest.build_key).newest_first()
+        return next((record.value for record in records if record.value.version == manifest.version), None)
+
+    def intact(self, engine: str, record: KeyRecord) -> bool:
+        """Whether the record's version is in the store with the manifest that was published."""
+        if self._layout.tombstone(engine, record.version).exists():
+            return False
+        try:
+            return digest_bytes(manifest_bytes(self._layout, VersionRef(engine, record.version))) == record.manifest
+        except (FileNotFoundError, DataLoss):
+            return False
+
+    def decide(self, tree: Path, sealed: Sealed, force: bool) -> KeyRecord:
         """Step 3. Who carries the key now: we, or an earlier winner, whose version is then in the store."""
+        manifest = sealed.manifest
         keys = self.keys(manifest.name, manifest.build_key)
-        ours = KeyRecord(version=manifest.version, token=tree.name)
+        ours = KeyRecord(version=manifest.version, token=tree.name, manifest=sealed.digest)
         while True:
             last = keys.latest()
             if not force and (winner := self.carrier(manifest.name, manifest.build_key)):

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from engine_store.disk import Disk
+from engine_store.names import is_number
 from engine_store.owner import new_token
 from enginehouse.errors import DataLoss
 
@@ -68,6 +69,6 @@ class Records(Generic[R]):
 def numbers_in(path: Path) -> set[int]:
     """The entries of a directory whose names are numbers; empty when it does not exist."""
     try:
-        return {int(entry.name) for entry in path.iterdir() if entry.name.isascii() and entry.name.isdigit()}
+        return {int(entry.name) for entry in path.iterdir() if is_number(entry.name)}
     except FileNotFoundError:
         return set()

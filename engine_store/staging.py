@@ -14,7 +14,7 @@ from engine_store.layout import MANIFEST
 from engine_store.manifest import Manifest
 from engine_store.names import check_id
 from engine_store.publish import Published, Publisher
-from enginehouse.errors import Internal
+from enginehouse.errors import EnginehouseError, Internal
 
 
 class Staging:
@@ -57,13 +57,14 @@ class Staging:
             if winner.token != self.path.name:
                 self._decided = False
                 return Published(self._read(manifest.name, winner.version), reused=True)
-            self._publisher.finish(sealed.name, winner)
-        return Published(sealed, reused=False)
+            self._publisher.finish(manifest.name, winner)
+        return Published(sealed.manifest, reused=False)
 
     def discard(self) -> None:
         """Removes what was staged, unless it was published. Safe to repeat."""
-        if not self._decided:
-            self._disk.remove_tree(self.path)
+        with store_errors():
+            if not self._decided:
+                self._disk.remove_tree(self.path)
 
     def __enter__(self) -> Self:
         return self
@@ -71,4 +72,8 @@ class Staging:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.discard()
+        try:
+            self.discard()
+        except EnginehouseError:
+            if error is None:  # else a failing disk: the first error says it, and recovery clears up
+                raise

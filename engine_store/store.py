@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from engine_store.aliases import LATEST, Alias, Aliases
-from engine_store.cleanup import Cleaner, Collected, Recovered
-from engine_store.digests import digest_file
+from engine_store.cleanup import Collected, Collector
+from engine_store.deletion import Deleter
 from engine_store.disk import Disk, Failpoint, no_failpoint, store_errors
-from engine_store.layout import MANIFEST, Layout
+from engine_store.inspection import Inspector, Progress
+from engine_store.inspection import Problem as Problem
+from engine_store.layout import Layout
 from engine_store.leases import Lease
-from engine_store.manifest import SCHEMA, File, Manifest
-from engine_store.names import check_file_path, check_id, check_version, is_id
+from engine_store.manifest import File, Manifest
+from engine_store.names import VersionRef, check_id, check_version
 from engine_store.owner import new_token
 from engine_store.publish import Publisher
-from engine_store.records import numbers_in
+from engine_store.quota import Usage
+from engine_store.reading import Deleted, Reader, no_engine
+from engine_store.recovery import Recovered, Recovery
 from engine_store.staging import Staging
 from enginehouse.errors import DataLoss, FailedPrecondition, NotFound
-
-MAX_MANIFEST_BYTES = 64 << 20
-Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes of the whole."""
 
 
 class Verified(NamedTuple):
@@ -37,27 +34,6 @@ class Verified(NamedTuple):
     size_bytes: int
 
 
-class Problem(NamedTuple):
-    """A file that is not as the manifest says. `problem`: "missing", "size", "digest" or "unexpected"; `expected` and
-    `found` are sizes or digests, empty where there is none."""
-
-    path: str
-    problem: str
-    expected: str = ""
-    found: str = ""
-
-
-class Deleted(NamedTuple):
-    """A deleted version whose files are still there, and when it was deleted (seconds since the epoch)."""
-
-    manifest: Manifest
-    delete_time: float
-
-
-class _Schema(msgspec.Struct):
-    schema: int
-
-
 class EngineStore:
     """The store under `root`. Making the object touches nothing; a reader writes only leases.
 
@@ -65,18 +41,28 @@ class EngineStore:
         root: the store's directory, shared between machines or local.
         failpoint: for tests: called with a label before each durable step.
         clock: seconds since the epoch.
+        quota_bytes: the most bytes that the store may hold; 0 for no bound. See quota.py for what gives way.
     """
 
     def __init__(
-        self, root: Path | str, *, failpoint: Failpoint = no_failpoint, clock: Callable[[], float] = time.time
+        self,
+        root: Path | str,
+        *,
+        failpoint: Failpoint = no_failpoint,
+        clock: Callable[[], float] = time.time,
+        quota_bytes: int = 0,
     ) -> None:
         self.root = Path(root)
         self._clock = clock
         self._layout = Layout(self.root)
         self._disk = Disk(failpoint)
+        self._reader = Reader(self._layout)
         self._publisher = Publisher(self._layout, self._disk)
-        self._cleaner = Cleaner(self._layout, self._disk, self._publisher)
+        self._inspector = Inspector(self._layout, self._reader, self._publisher)
         self._aliases = Aliases(self._layout, self._disk, clock)
+        self._deleter = Deleter(self._layout, self._disk, self._aliases, clock)
+        self._collector = Collector(self._layout, self._disk, self._aliases, clock, quota_bytes)
+        self._recovery = Recovery(self._layout, self._disk, self._publisher)
 
     # Writing
 
@@ -88,52 +74,73 @@ class EngineStore:
             path.mkdir()
         return Staging(path, self._publisher, self._disk, self.get)
 
+    def published_by(self, engine: str, build_key: str, owner_token: str) -> int | None:
+        """The version that the process of `owner_token` published under this key, if it did and the version is there.
+
+        A version that the process had decided on before it died is completed on the way."""
+        with store_errors():
+            return self._publisher.published_by(check_id(engine, "engine_id"), build_key, owner_token)
+
     def delete_version(self, engine: str, version: int) -> Manifest:
-        """Hides the version at once; `collect` removes its files later. The version's manifest.
+        """Hides the version at once; `collect` removes its files later. The version's manifest: where it cannot be
+        read, one with nothing but the version's name.
 
         Raises: NotFound; FailedPrecondition while an alias points at it.
         """
-        manifest = self.get(engine, version)
-        self._refuse_aliased(engine, version)
-        tombstone = self._layout.tombstone(engine, version)
-        with store_errors():
-            self._disk.make_dirs(tombstone.parent)
-            self._disk.failpoint("tombstone")
-            tombstone.touch()
-            os.utime(tombstone, (self._clock(), self._clock()))
-            self._disk.sync_dir(tombstone.parent)
-        try:
-            self._refuse_aliased(engine, version)  # one was set between the first look and the tombstone
-        except FailedPrecondition:
-            tombstone.unlink(missing_ok=True)
-            raise
-        return manifest
+        with contextlib.suppress(DataLoss, FailedPrecondition):  # damaged, or of another schema: it can go all the same
+            self.get(engine, version)
+        if not self._deleter.delete(VersionRef(engine, version)):
+            self.get(engine, version)  # says that somebody else deleted it
+        return self._described(VersionRef(engine, version))
 
     def recover(self) -> Recovered:
         """Clears up after writers that died: completes decided versions, removes the rest. Safe at any time."""
         with store_errors():
-            return self._cleaner.recover(self._clock())
+            return self._recovery.recover(self._clock())
 
-    def collect(self) -> Collected:
-        """Removes versions deleted two lease times ago that no reader holds, and unused blobs."""
+    def collect(self, validate_only: bool = False) -> Collected:
+        """Removes versions deleted two lease times ago that no reader holds, and unused blobs. Above the quota it
+        also deletes versions, as far as the quota's law lets it; their files go two lease times later.
+
+        Args:
+            validate_only: only tell what would be done.
+        """
         with store_errors():
-            return self._cleaner.collect(self._clock())
+            return self._collector.collect(validate_only)
+
+    # Room
+
+    def usage(self) -> Usage:
+        """The bytes of all files in the store, each inode once, and the quota. Looks at every file's size."""
+        return self._collector.usage()
+
+    def make_room(self, needed_bytes: int) -> list[Manifest]:
+        """Deletes least recently used versions until `needed_bytes` more fit into the quota, counting deleted ones as
+        gone unless a reader holds them; their manifests. Nothing is deleted where there is no quota.
+
+        Raises: ResourceExhausted (STORE_QUOTA) when what no alias names and no reader holds is not enough; nothing is
+            deleted then.
+        """
+        with store_errors():
+            return [self._described(version) for version in self._collector.make_room(needed_bytes)]
+
+    def last_use(self, engine: str, version: int) -> float | None:
+        """When a reader last held the version, in seconds since the epoch; None for never."""
+        path = self._layout.last_use(check_id(engine, "engine_id"), check_version(version))
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:
+            return None
 
     # Reading
 
     def list_engines(self) -> list[str]:
-        """The ids of the engines that have a version, sorted."""
-        try:
-            names = sorted(entry.name for entry in self._layout.engines.iterdir() if is_id(entry.name))
-        except FileNotFoundError:
-            return []
-        return [name for name in names if self.version_numbers(name)]
+        """The ids of the engines that have a version, sorted. Reads no manifest."""
+        return self._reader.engines()
 
     def version_numbers(self, engine: str) -> list[int]:
-        """The numbers of the engine's versions, the newest first; empty for an unknown engine."""
-        check_id(engine, "engine_id")
-        deleted = numbers_in(self._layout.tombstone(engine, 1).parent)
-        return sorted(numbers_in(self._layout.versions(engine)) - deleted, reverse=True)
+        """The numbers of the engine's versions, the newest first; empty for an unknown engine. Reads no manifest."""
+        return self._reader.numbers(engine)
 
     def list_versions(self, engine: str) -> list[Manifest]:
         """The manifests of all versions, the newest first; NotFound for an engine without one."""
@@ -142,60 +149,45 @@ class EngineStore:
             with contextlib.suppress(NotFound):  # deleted since the numbers were read
                 found.append(self.get(engine, number))
         if not found:
-            raise _no_engine(engine)
+            raise no_engine(engine)
         return found
+
+    def deleted_numbers(self, engine: str) -> list[int]:
+        """The numbers of the deleted versions whose files are still there, the newest first. Reads no manifest."""
+        return self._reader.deleted_numbers(engine)
+
+    def get_deleted(self, engine: str, version: int) -> Deleted | None:
+        """A deleted version whose files are still there; None when there is none."""
+        return self._reader.deleted(check_id(engine, "engine_id"), check_version(version))
 
     def deleted_versions(self, engine: str) -> list[Deleted]:
         """The deleted versions whose files are still there, the newest first."""
-        tombstones = self._layout.tombstone(check_id(engine, "engine_id"), 1).parent
-        found = []
-        for number in sorted(numbers_in(tombstones) & numbers_in(self._layout.versions(engine)), reverse=True):
-            with contextlib.suppress(FileNotFoundError):  # removed since the numbers were read
-                manifest = _read_manifest(self._layout.version(engine, number) / MANIFEST, engine, number)
-                found.append(Deleted(manifest, (tombstones / str(number)).stat().st_mtime))
-        return found
+        found = (self.get_deleted(engine, number) for number in self.deleted_numbers(engine))
+        return [deleted for deleted in found if deleted is not None]
 
     def get(self, engine: str, version: int) -> Manifest:
         """The manifest of one version.
 
         Raises: NotFound; DataLoss for a damaged manifest; FailedPrecondition for a schema that is not ours.
         """
-        check_id(engine, "engine_id")
-        check_version(version)
-        path = self._layout.version(engine, version) / MANIFEST
-        try:
-            if self._layout.tombstone(engine, version).exists():
-                raise FileNotFoundError
-            manifest = _read_manifest(path, engine, version)
-        except FileNotFoundError:
-            raise NotFound(
-                f"Engine `{engine}` has no version {version}; list its versions to see what there is.",
-                reason="ENGINE_VERSION_NOT_FOUND",
-                metadata={"engine": engine, "version": version},
-            ) from None
-        if (manifest.name, manifest.version) != (engine, version):
-            raise _damaged(engine, version, "names another version")
-        return manifest
+        return self._reader.get(engine, version)
 
     def resolve(self, engine: str, ref: str = LATEST) -> Manifest:
         """The version that `ref` means: "latest" (the highest number), a number, or an alias."""
         check_id(engine, "engine_id")
         if ref == LATEST:
-            numbers = self.version_numbers(engine)
-            if not numbers:
-                raise _no_engine(engine)
-            return self.get(engine, numbers[0])
+            return self._reader.latest(engine)
         if ref.isascii() and ref.isdigit() and len(ref) <= 10:
             return self.get(engine, int(ref))
         return self.get(engine, self._aliases.get(engine, ref).version)
 
     def find(self, engine: str, build_key: str) -> Manifest | None:
-        """The newest version of the engine with this build key; None when there is none."""
+        """The newest version of the engine with this build key whose manifest is as it was published; else None."""
         check_id(engine, "engine_id")
-        live = set(self.version_numbers(engine))
         for record in self._publisher.keys(engine, build_key).newest_first():
-            if record.value.version in live:
-                return self.get(engine, record.value.version)
+            if self._publisher.intact(engine, record.value):
+                with contextlib.suppress(NotFound):
+                    return self.get(engine, record.value.version)
         return None
 
     def version_path(self, engine: str, version: int) -> Path:
@@ -205,69 +197,43 @@ class EngineStore:
 
     def file_path(self, manifest: Manifest, file: File) -> Path:
         """The path of one of the manifest's files; DataLoss when it leads out of the version or is no plain file."""
-        folder = self._layout.version(check_id(manifest.name, "engine_id"), check_version(manifest.version))
-        path = folder / check_file_path(file.path)
-        if path.is_symlink() or not path.is_file():
-            raise _bad_file(manifest, file, "is missing or no plain file")
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise _bad_file(manifest, file, "leads out of the version")
-        return path
+        return self._reader.file_path(manifest, file)
+
+    def check_manifest(self, manifest: Manifest) -> Problem | None:
+        """What is wrong with the version's engine.json, by the digest that was recorded when it was published."""
+        return self._inspector.manifest(manifest)
 
     def inspect(self, engine: str, version: int, progress: Progress | None = None) -> list[Problem]:
-        """Reads every file again; what is not as the manifest says, files that it does not list included.
+        """Reads every file again; what is not as it was published, files that the manifest does not list included.
 
         Args:
             progress: called at each 64 MiB; what it raises ends the reading.
         """
-        manifest = self.get(engine, version)
-        folder = self._layout.version(engine, version)
-        total, done, problems = sum(file.size_bytes for file in manifest.files), 0, []
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            if progress is not None:
-                progress(done, total)
-
-        for file in manifest.files:
-            if (problem := self._check(manifest, file, advance)) is not None:
-                problems.append(problem)
-        listed = {MANIFEST, *(file.path for file in manifest.files)}
-        there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-        return problems + [Problem(path, "unexpected") for path in sorted(there - listed)]
+        return self._inspector.inspect(self.get(engine, version), progress)
 
     def verify(self, engine: str, version: int, progress: Progress | None = None) -> Verified:
-        """Reads every file again. DataLoss names the first that is not as the manifest says."""
-        for problem in self.inspect(engine, version, progress):
+        """Reads every file again. DataLoss names the first that is not as it was published."""
+        manifest = self.get(engine, version)
+        for problem in self._inspector.inspect(manifest, progress):
             raise DataLoss(
                 f"`{problem.path}` of `{engine}` version {version} is damaged ({problem.problem}); "
                 "delete the version and build it again.",
                 reason="FILE_DAMAGED",
                 metadata={"engine": engine, "version": version, "file": problem.path, "problem": problem.problem},
             )
-        manifest = self.get(engine, version)
         return Verified(len(manifest.files), sum(file.size_bytes for file in manifest.files))
-
-    def _check(self, manifest: Manifest, file: File, advance: Callable[[int], None]) -> Problem | None:
-        check_file_path(file.path)
-        try:
-            path = self.file_path(manifest, file)
-        except DataLoss:
-            return Problem(file.path, "missing", file.digest)
-        found = digest_file(path, progress=advance)
-        if found.size_bytes != file.size_bytes:
-            return Problem(file.path, "size", str(file.size_bytes), str(found.size_bytes))
-        return None if found.digest == file.digest else Problem(file.path, "digest", file.digest, found.digest)
 
     def lease(self, engine: str, version: int) -> Lease:
         """Holds a version for reading; NotFound when it does not exist. The holder renews and releases it."""
-        check_id(engine, "engine_id")
-        lease = Lease(self._layout.lease(engine, check_version(version), new_token()), self._clock)
-        try:
-            self.get(engine, version)
-        except Exception:
-            lease.release()
-            raise
+        ref = VersionRef(check_id(engine, "engine_id"), check_version(version))
+        with store_errors():
+            lease = Lease(self._layout, ref, self._clock)
+            try:
+                self.get(engine, version)
+                lease.renew()
+            except Exception:
+                lease.withdraw()
+                raise
         return lease
 
     # Aliases
@@ -289,7 +255,7 @@ class EngineStore:
         done = self._aliases.put(engine, alias, version, etag)
         try:
             self.get(engine, version)
-        except NotFound:  # deleted between the first look and the record; see delete_version
+        except NotFound:  # deleted between the first look and the record; see deletion.py
             self._aliases.put(engine, alias, 0, done.etag)
             raise
         return done
@@ -299,53 +265,5 @@ class EngineStore:
         self.get_alias(engine, alias)
         self._aliases.put(engine, alias, 0, etag)
 
-    def _refuse_aliased(self, engine: str, version: int) -> None:
-        names = [alias.alias for alias in self._aliases.list(engine) if alias.version == version]
-        if names:
-            raise FailedPrecondition(
-                f"Version {version} of `{engine}` has the alias {', '.join(names)}; move or delete it first.",
-                reason="VERSION_ALIASED",
-                metadata={"engine": engine, "version": version, "aliases": ",".join(names)},
-            )
-
-
-def _read_manifest(path: Path, engine: str, version: int) -> Manifest:
-    try:
-        if path.is_symlink() or path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise _damaged(engine, version, "is no plain file of a sane size")
-        data = path.read_bytes()
-        schema = msgspec.json.decode(data, type=_Schema).schema
-        if schema != SCHEMA:
-            raise FailedPrecondition(
-                f"Version {version} of `{engine}` has manifest schema {schema}, this program reads {SCHEMA}; "
-                "use matching versions of the builder and the server, or build the engine again.",
-                reason="ENGINE_SCHEMA",
-                metadata={"engine": engine, "version": version, "schema": schema, "supported": SCHEMA},
-            )
-        return msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise _damaged(engine, version, "cannot be read") from error
-
-
-def _no_engine(engine: str) -> NotFound:
-    return NotFound(
-        f"There is no engine `{engine}`; list engines to see what there is, or build it.",
-        reason="ENGINE_NOT_FOUND",
-        metadata={"engine": engine},
-    )
-
-
-def _damaged(engine: str, version: int, what: str) -> DataLoss:
-    return DataLoss(
-        f"The manifest of `{engine}` version {version} {what}; delete the version and build it again.",
-        reason="MANIFEST_DAMAGED",
-        metadata={"engine": engine, "version": version},
-    )
-
-
-def _bad_file(manifest: Manifest, file: File, what: str) -> DataLoss:
-    return DataLoss(
-        f"`{file.path}` of `{manifest.name}` version {manifest.version} {what}; delete the version and build it again.",
-        reason="FILE_DAMAGED",
-        metadata={"engine": manifest.name, "version": manifest.version, "file": file.path},
-    )
+    def _described(self, version: VersionRef) -> Manifest:
+        return self._reader.described(version)

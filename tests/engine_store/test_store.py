@@ -145,10 +145,11 @@ def test_files_go_two_lease_times_after_deletion_and_not_while_a_reader_renews(t
     for _ in range(5):
         clock.now += 45
         lease.renew()
-        assert store.collect() == (0, 0)
+        assert store.collect().waiting == (("tiny", 1),)
     assert (folder / "engine.json").exists()
     lease.release()
-    assert store.collect() == (1, 1)
+    collected = store.collect()
+    assert (collected.removed, collected.waiting, collected.blobs) == ((("tiny", 1),), (), 1)
     assert not folder.exists()
     assert list((store.root / "staging").iterdir()) == []
 
@@ -160,14 +161,15 @@ def test_a_silent_reader_loses_its_lease_after_a_minute(tmp_path: Path) -> None:
     store.lease("tiny", 1)
     store.delete_version("tiny", 1)
     clock.now += 119
-    assert store.collect().versions == 0
+    assert store.collect().removed == ()
     clock.now += 1
-    assert store.collect().versions == 1
+    assert store.collect().removed == (("tiny", 1),)
 
 
 def test_blobs_that_a_version_uses_stay(store: EngineStore) -> None:
     publish(store)
-    assert store.collect() == (0, 0)
+    collected = store.collect()
+    assert (collected.removed, collected.evicted, collected.blobs, collected.freed_bytes) == ((), (), 0, 0)
     store.verify("tiny", 1)
 
 
