@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 from grpc_status import rpc_status
 
@@ -73,10 +74,40 @@ def _missing_method(method: str) -> errors.Unimplemented:
     )
 
 
+class _Malformed:
+    """Stands for a request whose bytes are no such message. gRPC would answer with UNKNOWN and the parser's error."""
+
+
+def _tolerant(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """The parser of a handler's requests, with `_Malformed` for what it refuses."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return parse(data)
+        except DecodeError:
+            return _Malformed()
+
+    return read
+
+
+def _well_formed(request: Any) -> Any:
+    if isinstance(request, _Malformed):
+        raise errors.InvalidArgument(
+            "The request's bytes are no such message; use stubs made from this server's .proto files.",
+            reason="MALFORMED_MESSAGE",
+        )
+    return request
+
+
+async def _all_well_formed(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _well_formed(request)
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
     """Applies `abort` to every handler, counts live calls, and refuses new ones while draining.
 
-    Health checks and reflection (`/grpc.*`) pass untouched: they stay answered during a drain and are not counted.
+    Health checks and reflection (`/grpc.*`) stay answered during a drain and are not counted.
     Each call's log lines carry `rpc` and `peer`.
     """
 
@@ -101,23 +132,30 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any]:
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith("/grpc."):
+        if handler is None:
             return handler
         arity = {False: "unary", True: "stream"}
         kind = f"{arity[handler.request_streaming]}_{arity[handler.response_streaming]}"
-        return handler._replace(**{kind: self._wrap(method, getattr(handler, kind))})
+        checked = _all_well_formed if handler.request_streaming else _well_formed
+        return handler._replace(
+            request_deserializer=_tolerant(handler.request_deserializer),
+            **{kind: self._wrap(method, getattr(handler, kind), checked)},
+        )
 
-    def _wrap(self, method: str, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, method: str, behaviour: Callable[..., Any], checked: Callable[[Any], Any]) -> Callable[..., Any]:
         if not inspect.isasyncgenfunction(behaviour):
 
             async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
                 async with self._guard(method, context):
-                    return await behaviour(request, context)
+                    return await behaviour(checked(request), context)
 
             return call
 
         async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            async with self._guard(method, context), contextlib.aclosing(behaviour(request, context)) as responses:
+            async with (
+                self._guard(method, context),
+                contextlib.aclosing(behaviour(checked(request), context)) as responses,
+            ):
                 async for response in responses:
                     yield response
 
@@ -127,10 +165,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     async def _guard(self, method: str, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(rpc=method, peer=context.peer())
-        self.live_calls += 1
-        self._idle.clear()
+        counted = not method.startswith("/grpc.")
+        self.live_calls += counted
+        if counted:
+            self._idle.clear()
         try:
-            if self._draining:
+            if self._draining and counted:
                 raise errors.Unavailable(
                     "This server is shutting down; use another one.", reason="DRAINING", retry_after=1.0
                 )
@@ -140,6 +180,6 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         except Exception as exc:
             await abort(context, _missing_method(method) if _is_missing(exc, context) else exc)
         finally:
-            self.live_calls -= 1
+            self.live_calls -= counted
             if self.live_calls == 0:
                 self._idle.set()

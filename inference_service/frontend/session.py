@@ -133,6 +133,8 @@ class GenerateSession:
                 await self._send(pb.GenerateResponse(events=events), write)
             self._room.set()
             if (self._input_ended or self._draining) and not self._live and not self._news and not self._notices:
+                if self._input_ended:
+                    await reader  # it may have failed while an answer was sent
                 return
 
     def _next_events(self) -> list[pb.Event]:

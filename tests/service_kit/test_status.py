@@ -61,6 +61,17 @@ async def test_an_unknown_exception_is_internal_and_tells_nothing(start, arity, 
     assert "secret /etc/path" in logged.out + logged.err
 
 
+@pytest.mark.parametrize(
+    "method", ["/enginehouse.inference.v1.InferenceService/GetLoad", "/grpc.health.v1.Health/Check"]
+)
+async def test_bytes_that_are_no_message_are_the_callers_fault(start, method):
+    async with start() as running:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await running.channel.unary_unary(method)(b"\x0a\xff")
+    back = errors.from_rpc_error(caught.value)
+    assert (type(back), back.reason) == (errors.InvalidArgument, "MALFORMED_MESSAGE")
+
+
 @pytest.mark.parametrize("arity", ARITIES)
 async def test_a_handler_that_ends_well_is_untouched(start, arity):
     async with start() as running:

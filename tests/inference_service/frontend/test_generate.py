@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -13,6 +14,8 @@ from google.protobuf.duration_pb2 import Duration
 from enginehouse import errors
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2 as pb
 from inference_service.executor.messages import RequestOutput
+from inference_service.frontend.request import LiveRequest
+from inference_service.frontend.session import GenerateSession, SessionLimits
 from inference_service.text.output import OutputProcessor
 
 from .serving import EOS, IM_END, NUM_BLOCKS, Rig, serve, small_queue, start
@@ -205,6 +208,35 @@ async def test_a_malformed_message_ends_the_stream_with_a_status(rig: Rig) -> No
         await stream.outcomes()
     assert errors.from_rpc_error(caught.value).reason == "MALFORMED_MESSAGE"
     await rig.settled()
+
+
+async def test_a_malformed_message_is_not_lost_while_an_answer_is_sent() -> None:
+    sending, read = asyncio.Event(), asyncio.Event()
+
+    def refuse(request: LiveRequest, start: pb.Start, deadline: float | None) -> None:
+        request.fail(errors.NotFound("no such model"))
+
+    async def messages() -> AsyncIterator[pb.GenerateRequest]:
+        yield pb.GenerateRequest(start=start("x"))
+        await sending.wait()
+        read.set()
+        yield pb.GenerateRequest()
+
+    async def write(response: pb.GenerateResponse) -> None:
+        sending.set()
+        await read.wait()
+
+    with pytest.raises(errors.InvalidArgument) as caught:
+        await GenerateSession(refuse, SessionLimits(), None).run(messages(), write)
+    assert caught.value.reason == "MALFORMED_MESSAGE"
+
+
+async def test_bytes_that_are_no_message_end_the_stream_with_a_status(rig: Rig) -> None:
+    call = rig.channel.stream_stream("/enginehouse.inference.v1.InferenceService/Generate")(iter([b"\x12\x07"]))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        async for _ in call:
+            pass
+    assert errors.from_rpc_error(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 async def test_an_over_long_message_ends_the_stream_with_a_status_and_harms_nobody(rig: Rig) -> None:
