@@ -92,8 +92,9 @@ def _run(writer: EventWriter) -> ResultEvent:
     except msgspec.MsgspecError as error:
         raise InvalidArgument(f"The build job cannot be read: {error}", reason="BAD_JOB") from error
     from builder_service.pipeline import run_build  # after the thread limits, which torch reads when it loads
+    from builder_service.validate import run_check
 
-    return run_build(job, writer.report)
+    return (run_check if job.validate_only else run_build)(job, writer.report)
 
 
 def _beat(writer: EventWriter) -> None:

@@ -64,6 +64,9 @@ class BuildJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     alias: str = ""
     force: bool = False
     offline: bool = False
+    validate_only: bool = False
+    """Open and check everything that a build would, and stop before CONVERTING; the result's version is the one that
+    has the build key, 0 for none."""
 
 
 class StageEvent(msgspec.Struct, frozen=True, tag="stage"):

@@ -53,7 +53,8 @@ class BuildOptions:
     targets: what to compile to, of "torch", "tensorrt", "tensorrt-rtx" [torch]. verify: VerifyOptions [the builder's].
     weights: "real" or "dummy" (seeded random numbers, for benchmarks). alias: pointed at the version once published.
     force: build even if a version with this key exists. validate_only: only check and estimate. revision: of a hub
-    repository. request_id: a UUID4; the same one answers with the same build [a fresh one].
+    repository. request_id: a UUID4; the same one answers with the same build [a fresh one]. priority: 0 to 1 [0.5]; of
+    the builds that wait, higher ones come first.
     """
 
     build_config: BuildConfig | None = None
@@ -69,6 +70,7 @@ class BuildOptions:
     validate_only: bool = False
     revision: str | None = None
     request_id: str | None = None
+    priority: float | None = None
 
     def to_proto(self, source: str | Path, engine_id: str) -> builder_pb2.BuildEngineRequest:
         request = builder_pb2.BuildEngineRequest(
@@ -84,6 +86,7 @@ class BuildOptions:
             force=self.force,
             validate_only=self.validate_only,
             request_id=self.request_id or str(uuid.uuid4()),
+            priority=self.priority,
         )
         for target in self.targets:
             request.targets.add(form=enum_number(common_pb2.TargetForm.DESCRIPTOR, "targets", target))
@@ -152,7 +155,9 @@ class BuildHandle:
             raise from_status(self._operation.error)
         version = engine_pb2.EngineVersion()
         if not self._operation.response.Unpack(version) or not version.name:
-            raise FailedPrecondition("The build was only validated: it has no version.", reason="VALIDATED_ONLY")
+            raise FailedPrecondition(
+                "The build was only validated, and no version has its key yet.", reason="VALIDATED_ONLY"
+            )
         return from_proto(EngineVersion, version)
 
     def cancel(self) -> None:

@@ -16,9 +16,13 @@ from enginehouse._download import write_files
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2, builder_pb2_grpc
 from enginehouse.build import BuildHandle, BuildOptions
 from enginehouse.connection import BUILDER_TARGET, Endpoint, TlsConfig
-from enginehouse.engine_types import Alias, Engine, EngineVersion, VerifyResult
+from enginehouse.engine_types import Alias, Engine, EngineVersion, GarbageReport, VerifyResult
 from enginehouse.errors import from_status
 from enginehouse.names import EngineRef, parse_engine
+
+VALIDATION_TIMEOUT_S = 330.0
+"""The builder reads the whole checkpoint for its digest, and gives up by itself after five minutes."""
+COLLECTION_TIMEOUT_S = 600.0
 
 
 class BuilderClient:
@@ -54,7 +58,8 @@ class BuilderClient:
             options: the fields of BuildOptions.
         """
         request = BuildOptions(**options).to_proto(source, engine_id)
-        return BuildHandle(self._calls, self._calls.unary(self._stub.BuildEngine, request))
+        timeout = VALIDATION_TIMEOUT_S if request.validate_only or request.build_config.dry_run else None
+        return BuildHandle(self._calls, self._calls.unary(self._stub.BuildEngine, request, timeout))
 
     def build_handle(self, name: str) -> BuildHandle:
         """The build with this operation name. Raises NotFound."""
@@ -81,10 +86,11 @@ class BuilderClient:
         request = builder_pb2.GetEngineRequest(name=f"engines/{parse_engine(engine).engine}")
         return from_proto(Engine, self._calls.unary(self._stub.GetEngine, request))
 
-    def versions(self, engine: str = "-") -> Iterator[EngineVersion]:
-        """An engine's versions, the newest first; "-" for those of all engines."""
+    def versions(self, engine: str = "-", *, show_deleted: bool = False) -> Iterator[EngineVersion]:
+        """An engine's versions, the newest first; "-" for those of all engines. `show_deleted`: those too that were
+        deleted and whose files are still there."""
         parent = "engines/-" if engine == "-" else f"engines/{parse_engine(engine).engine}"
-        request = builder_pb2.ListEngineVersionsRequest(parent=parent)
+        request = builder_pb2.ListEngineVersionsRequest(parent=parent, show_deleted=show_deleted)
         for page in self._calls.pages(self._stub.ListEngineVersions, request):
             yield from (from_proto(EngineVersion, item) for item in page.engine_versions)
 
@@ -156,6 +162,15 @@ class BuilderClient:
             yield from (from_proto(Alias, item) for item in page.aliases)
 
     # The rest
+
+    def collect_garbage(self, *, validate_only: bool = False) -> GarbageReport:
+        """Removes deleted versions that nobody reads and unused files, and brings the store below its quota.
+
+        Args:
+            validate_only: only tell what would be removed.
+        """
+        request = builder_pb2.CollectGarbageRequest(validate_only=validate_only)
+        return from_proto(GarbageReport, self._calls.unary(self._stub.CollectGarbage, request, COLLECTION_TIMEOUT_S))
 
     def close(self) -> None:
         """Closes the connection. Builds go on."""

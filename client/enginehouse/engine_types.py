@@ -51,6 +51,15 @@ class VerifyReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointOrigin:
+    """Where a checkpoint came from. `kind`: huggingface, hub, gguf or dummy; `revision`: the commit of a hub's."""
+
+    kind: str = ""
+    location: str = ""
+    revision: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineFile:
     path: str = ""
     size_bytes: int = 0
@@ -83,6 +92,10 @@ class EngineVersion:
     vocab_size: int = 0
     files: tuple[EngineFile, ...] = ()
     delete_time: datetime | None = None
+    source: CheckpointOrigin | None = None
+    build_facts: dict[str, str] = field(default_factory=dict)
+    last_use_time: datetime | None = None
+    """When a server or a download last held it; None for one that never was."""
 
     @property
     def engine(self) -> str:
@@ -147,6 +160,23 @@ class VerifyResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GarbageReport:
+    """What `BuilderClient.collect_garbage` removed. Versions are named engines/{engine}/versions/{n}.
+
+    removed_versions: gone for good. evicted_versions: deleted because the store is above its quota; their files go two
+    minutes later. waiting_versions: deleted, files still there. freed_bytes, used_bytes, quota_bytes (0: none): bytes.
+    """
+
+    removed_versions: tuple[str, ...] = ()
+    evicted_versions: tuple[str, ...] = ()
+    waiting_versions: tuple[str, ...] = ()
+    removed_blobs: int = 0
+    freed_bytes: int = 0
+    used_bytes: int = 0
+    quota_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class BuildEstimate:
     memory_bytes: int = 0
     disk_bytes: int = 0
@@ -174,6 +204,11 @@ class BuildStatus:
     queue_position: int = 0
     reused: bool = False
     last_sequence: int = 0
+    expected_end_time: datetime | None = None
+    """Of a running build, told from its progress so far."""
+    shares_operation: str = ""
+    """The identical build whose result this one takes; empty for one that builds itself."""
+    priority: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

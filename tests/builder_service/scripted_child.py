@@ -54,6 +54,15 @@ def publish(job: BuildJob, key: str) -> None:
     say(ResultEvent(job.engine_id, published.manifest.version, published.reused))
 
 
+def check(job: BuildJob) -> None:
+    """What the real child says of `validate_only`."""
+    key = job.labels.get("key", "k1")
+    existing = EngineStore(job.store).find(job.engine_id, key)
+    say(KeyEvent(key, existing.version if existing else 0))
+    say(LogEvent("warning", "a note"))
+    say(ResultEvent(job.engine_id, existing.version if existing else 0, reused=existing is not None))
+
+
 def hang_in_staging(job: BuildJob) -> None:
     """Holds a staging directory and a grandchild, and ignores SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -105,6 +114,8 @@ def chatter(job: BuildJob) -> None:
 def main() -> None:
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=BuildJob)
     what = job.labels.get("do", "publish")
+    if job.validate_only and what == "publish":
+        return check(job)
     if what == "publish":
         publish(job, job.labels.get("key", "k1"))
     elif what == "exit":
