@@ -21,13 +21,14 @@ from engine_store import EngineStore
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc, model_pb2_grpc, telemetry_pb2_grpc
 from enginehouse.errors import EnginehouseError, InvalidArgument
 from inference_service.config import ModelConfig
+from inference_service.engine_loader import RunnerLoader, load_checked
 from inference_service.frontend.admission import Admitter
 from inference_service.frontend.inference import InferenceServicer
 from inference_service.frontend.model_service import ModelServicer
 from inference_service.frontend.served_model import LoadSpec, ServedModel, State
 from inference_service.frontend.session import SessionLimits
 from inference_service.frontend.telemetry import TelemetryServicer
-from inference_service.models import ModelManager, RunnerLoader, check_name, load_checked
+from inference_service.models import ModelManager, check_name
 from inference_service.served_set import ServedSet
 from service_kit import logs
 from service_kit.directories import usable_directory
@@ -92,8 +93,9 @@ class Frontend:
         self._inference = InferenceServicer(
             self.models, self._admitter, limits or SessionLimits(), settings.server.max_message_bytes
         )
-        self._loaded = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loaded = self._closing = False
+        self._loading: asyncio.Task[None]
+        self._following: asyncio.Task[None]
 
     async def register(self, daemon: Daemon) -> None:
         """Adds everything to the daemon, and begins to load the chosen models.
@@ -115,8 +117,8 @@ class Frontend:
         daemon.on_drain(self._drain)
         daemon.on_stop(self._close)
         again = [spec for spec in kept if spec.name not in {chosen.name for chosen in specs}]
-        self._tasks.append(asyncio.create_task(self._load_all(specs, again), name="load chosen models"))
-        self._tasks.append(asyncio.create_task(self._follow_models(daemon), name="follow models"))
+        self._loading = asyncio.create_task(self._load_all(specs, again), name="load chosen models")
+        self._following = asyncio.create_task(self._follow_models(daemon), name="follow models")
 
     async def _load_all(self, chosen: list[LoadSpec], again: list[LoadSpec]) -> None:
         """A chosen model that cannot be loaded ends the daemon; one that was served before is only left out."""
@@ -139,7 +141,7 @@ class Frontend:
     async def _follow_models(self, daemon: Daemon) -> None:
         """SERVING once all is loaded, for as long as no executor has died; what is served is kept on disk."""
         written: list[LoadSpec] | None = None
-        while True:
+        while not self._closing:
             await self._changed.wait()
             self._changed.clear()
             if not self._loaded:
@@ -149,18 +151,30 @@ class Frontend:
             else:
                 await daemon.health.set_serving()
             served = [_again(model) for model in self.models.list() if model.engine is not None]
-            if self._served is not None and served != written:
-                await asyncio.to_thread(self._served.write, served)
+            if served != written and await self._keep(served):
                 written = served
+
+    async def _keep(self, served: list[LoadSpec]) -> bool:
+        """False: it could not be written; the next change tries again."""
+        if self._served is None:
+            return True
+        try:
+            await asyncio.to_thread(self._served.write, served)
+        except OSError as error:
+            log.error("the list of served models could not be written", error=str(error))
+            return False
+        return True
 
     async def _drain(self) -> None:
         self._inference.drain(self._settings.server.grace_seconds)
         self.models.end_watches()
 
     async def _close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """What is kept on disk is what was served at the end: the follower ends by itself, after its last write."""
+        self._loading.cancel()
+        self._closing = True
+        self._changed.set()
+        await asyncio.gather(self._loading, self._following, return_exceptions=True)
         await self._operations.close()
         await self.models.close()
         self._admitter.close()

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import re
-import time
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
-from engine_ops.graph import decode
 from engine_store import EngineStore
-from engine_store.leases import LEASE_SECONDS, Lease
+from engine_store.leases import Lease
 from engine_store.manifest import Manifest
 from enginehouse.errors import AlreadyExists, EnginehouseError, FailedPrecondition, InvalidArgument, NotFound
-from inference_service.config import ModelConfig
-from inference_service.executor.executor import Executor, ExecutorSettings
-from inference_service.frontend.fit import check_graph, check_manifest, fit_config, model_spec
-from inference_service.frontend.served_model import Engine, LoadSpec, ServedModel, State
-from inference_service.runners import load_runner
-from inference_service.runners.base import Runner
-from inference_service.text.tokenizer import Tokenizer
-from service_kit import logs
-
-log = logs.logger("models")
-
-RunnerLoader = Callable[[Path, Manifest, ModelConfig], Runner]
-Progress = Callable[[float, str], None]
-"""Called from any thread with the fraction done and what is being done."""
+from inference_service.engine_loader import EngineLoader, Progress, RunnerLoader, load_checked
+from inference_service.frontend.fit import check_manifest, fit_config
+from inference_service.frontend.served_model import LoadSpec, ServedModel, State
+from inference_service.leases import LeaseKeeper
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _INTERNAL = "loading failed on an internal error; the server's log has the details"
-
-
-def load_checked(folder: Path, manifest: Manifest, config: ModelConfig) -> Runner:
-    """A runner for the version in `folder`, whose manifest and graph must agree; see `load_runner`."""
-    check_graph(decode((folder / "graph.json").read_bytes()), manifest)
-    return load_runner(folder, manifest, config)
 
 
 def check_name(name: str) -> str:
@@ -74,12 +54,12 @@ class ModelManager:
     ) -> None:
         self._on_change = on_change
         self._store = store
-        self._load_runner = load
+        self._leases = LeaseKeeper(store)
+        self._loader = EngineLoader(store, self._leases, load)
         self._models: dict[str, ServedModel] = {}
-        self._leases: dict[str, Lease] = {}
+        self._held: dict[ServedModel, Lease] = {}
         self._watchers: list[_Watcher] = []
         self._watches_ended = False
-        self._renewer: asyncio.Task[None] | None = None
 
     def list(self) -> list[ServedModel]:
         """By name."""
@@ -195,21 +175,21 @@ class ModelManager:
 
     async def close(self) -> None:
         """Ends every model at once."""
-        if self._renewer is not None:
-            self._renewer.cancel()
         for model in self.list():
             await model.close()
             await self._release(model)
+        await asyncio.to_thread(self._leases.close)
 
     async def _load(self, model: ServedModel, report: Progress, failed: ServedModel | None) -> ServedModel:
         """`failed` is the model that had the name before."""
         try:
             if failed is not None:
                 await failed.close()
-            await self._hold(model)
-            model.start(await self._engine_of(model, report))
+                await self._release_lease(failed)
+            loaded = await self._loader.load(model.load, model.manifest, report)
+            self._held[model] = loaded.lease
+            model.start(loaded.engine)
         except BaseException as error:
-            await self._release_lease(model)
             if isinstance(error, asyncio.CancelledError):
                 await model.close()
                 self._forget(model)
@@ -218,69 +198,14 @@ class ModelManager:
             raise
         return model
 
-    async def _engine_of(self, model: ServedModel, report: Progress) -> Engine:
-        """Makes the engine in a thread; when cancelled, the thread frees what it has made once it is through."""
-        making = asyncio.get_running_loop().run_in_executor(None, self._make_engine, model.load, model.manifest, report)
-        try:
-            return await asyncio.shield(making)
-        except asyncio.CancelledError:
-            making.add_done_callback(_close_unused)
-            raise
-
-    def _make_engine(self, spec: LoadSpec, manifest: Manifest, report: Progress) -> Engine:
-        """In a thread."""
-        started = time.monotonic()
-        folder = self._store.version_path(manifest.name, manifest.version)
-
-        def checked(done: int, total: int) -> None:
-            report(0.5 * done / max(total, 1), "checking the files' digests")
-
-        self._store.verify(manifest.name, manifest.version, checked)
-        report(0.5, "reading the tokenizer")
-        texts = folder / "tokenizer"
-        tokenizer = Tokenizer(texts) if (texts / "tokenizer.json").is_file() else None
-        report(0.55, "reading the weights")
-        runner = self._load_runner(folder, manifest, spec.config)
-        settings = ExecutorSettings(
-            block_size=manifest.cache_groups[0].block_size,
-            engine_id=manifest.build_key,
-            max_seq_len=spec.config.max_seq_len or manifest.limits.max_seq_len,
-            scheduler=spec.config.scheduler,
-            kv_cache=spec.config.kv_cache,
-        )
-        executor = Executor(runner, settings, time.monotonic)
-        report(1.0, "ready")
-        return Engine(
-            runner=runner,
-            executor=executor,
-            spec=model_spec(spec, manifest, tokenizer, executor.max_request_tokens),
-            load_seconds=time.monotonic() - started,
-        )
-
-    async def _hold(self, model: ServedModel) -> None:
-        manifest = model.manifest
-        self._leases[model.name] = await asyncio.to_thread(self._store.lease, manifest.name, manifest.version)
-        if self._renewer is None:
-            self._renewer = asyncio.create_task(self._renew_leases(), name="renew leases")
-
-    async def _renew_leases(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_SECONDS / 3)
-            for name, lease in tuple(self._leases.items()):
-                try:
-                    await asyncio.to_thread(lease.renew)
-                except OSError as error:
-                    log.warning("a lease could not be renewed", model=name, error=str(error))
-
     async def _release(self, model: ServedModel) -> None:
         self._forget(model)
         await self._release_lease(model)
 
     async def _release_lease(self, model: ServedModel) -> None:
-        lease = self._leases.pop(model.name, None)
+        lease = self._held.pop(model, None)
         if lease is not None:
-            with contextlib.suppress(OSError):  # it expires by itself
-                await asyncio.to_thread(lease.release)
+            await asyncio.to_thread(self._leases.release, lease)
 
     def _forget(self, model: ServedModel) -> None:
         if self._models.get(model.name) is model:
@@ -316,11 +241,6 @@ def _settings(spec: LoadSpec) -> LoadSpec:
 def _same(model: ServedModel, spec: LoadSpec, manifest: Manifest) -> bool:
     version = (manifest.name, manifest.version)
     return (model.manifest.name, model.manifest.version) == version and _settings(model.load) == _settings(spec)
-
-
-def _close_unused(making: asyncio.Future[Engine]) -> None:
-    if not making.cancelled() and making.exception() is None:
-        making.result().runner.close()
 
 
 async def _at_once(model: ServedModel) -> ServedModel:

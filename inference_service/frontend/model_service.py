@@ -15,12 +15,13 @@ from enginehouse._gen.enginehouse.inference.v1 import model_pb2 as mpb
 from enginehouse._gen.enginehouse.inference.v1 import model_pb2_grpc
 from enginehouse.errors import Unimplemented
 from inference_service.config import ModelConfig
+from inference_service.engine_loader import Progress
 from inference_service.frontend.checks import invalid
 from inference_service.frontend.clock import wall_timestamp
 from inference_service.frontend.load_request import check_against_engine, to_load_spec
 from inference_service.frontend.model_messages import model_message
 from inference_service.frontend.served_model import LoadSpec, ServedModel, State
-from inference_service.models import ModelManager, Progress
+from inference_service.models import ModelManager
 from service_kit import pagination
 from service_kit.operations import Handle, InMemoryOperations
 

@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 
 from engine_ops.graph import Graph, Pool, decode
 from engine_ops.opset import Attrs, Rope
 from engine_ops.rope import rope_tables
 from engine_store.manifest import Manifest
-from enginehouse.errors import DataLoss, FailedPrecondition, InvalidArgument
+from enginehouse.errors import FailedPrecondition, InvalidArgument
 from inference_service.config import KvCacheConfig
 from inference_service.runners.base import Step
 from inference_service.runners.huge_pages import huge_zeros
 from inference_service.runners.plan import Instruction
+from inference_service.runners.weights import StoredWeights, damaged
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_STORED_AS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 A = TypeVar("A", bound=Attrs)
 
 
@@ -36,45 +34,7 @@ def read_graph(directory: Path) -> Graph:
     try:
         return decode((directory / "graph.json").read_bytes())
     except (OSError, InvalidArgument) as error:
-        raise _damaged("graph.json") from error
-
-
-def _damaged(file: str, why: str = "cannot be read") -> DataLoss:
-    return DataLoss(
-        f"{file} of the engine {why}; verify the store and build the engine again.",
-        reason="ENGINE_DAMAGED",
-        metadata={"file": file},
-    )
-
-
-class StoredWeights:
-    """The weights file, mapped anew for each tensor: what nobody holds is not in this process's memory.
-
-    Raises DataLoss unless the file has exactly the graph's names, types and shapes.
-    """
-
-    FILE = "weights/rank0.safetensors"
-
-    def __init__(self, directory: Path, graph: Graph) -> None:
-        self._path = directory / self.FILE
-        try:
-            with safe_open(self._path, framework="pt") as stored:
-                names = set(stored.keys())
-                slices = {name: stored.get_slice(name) for name in names & graph.weights.keys()}
-                found = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-        except (OSError, SafetensorError) as error:
-            raise _damaged(self.FILE) from error
-        if names != graph.weights.keys():
-            raise _damaged(self.FILE, f"differs from the graph in {sorted(names ^ graph.weights.keys())[:3]}")
-        for name, tensor in graph.weights.items():
-            if found[name] != (_STORED_AS[tensor.dtype], tensor.shape):
-                raise _damaged(self.FILE, f"has another shape or type for {name} than the graph")
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        """The tensor as it is stored, on the CPU. Keeps the file mapped while it lives."""
-        with safe_open(self._path, framework="pt") as stored:
-            tensor: torch.Tensor = stored.get_tensor(name)
-        return tensor
+        raise damaged("graph.json") from error
 
 
 class Engine:
@@ -116,6 +76,7 @@ class Engine:
 
     def close(self) -> None:
         """Lets go of weights and pools."""
+        self.stored.close()
         self._weights.clear()
         self.pools.clear()
 
@@ -142,7 +103,7 @@ class Engine:
         """A weight in the compute dtype on the device; shared by all its users."""
         name = instruction.inputs[parameter].name
         if name not in self._weights:
-            self._weights[name] = self.stored[name].to(self.device, self.dtype)
+            self._weights[name] = self.stored.read(name).to(self.device, self.dtype)
         return self._weights[name]
 
     def optional_weight(self, instruction: Instruction, parameter: str) -> torch.Tensor | None:
@@ -151,7 +112,7 @@ class Engine:
     def stored_weight(self, instruction: Instruction, parameter: str) -> torch.Tensor:
         """A weight of which few rows are read each step: left as it is stored (on a CPU, in the mapped file)."""
         name = instruction.inputs[parameter].name
-        return self._weights[name] if name in self._weights else self.stored[name].to(self.device)
+        return self._weights[name] if name in self._weights else self.stored.map(name).to(self.device)
 
     def rope(self, rope: Rope) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin [max_positions, dim / 2] float32 on the device; shared by all layers."""

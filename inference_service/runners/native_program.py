@@ -20,6 +20,7 @@ from inference_service.runners.engine import Engine
 from inference_service.runners.huge_pages import huge_zeros
 from inference_service.runners.native_build import native_library
 from inference_service.runners.plan import Instruction, Plan, columns, make_plan
+from inference_service.runners.weights import DTYPES
 
 _KINDS = (
     "embedding",
@@ -123,7 +124,7 @@ class NativeProgram:
 
     def _float_weight(self, instruction: Instruction, parameter: str) -> int | None:
         name = instruction.name(parameter)
-        return self._pointer(self._engine.stored[name].float().contiguous()) if name else None
+        return self._pointer(self._engine.stored.read(name).float()) if name else None
 
     def _fill(self, op: _Op, instruction: Instruction) -> None:
         """Everything of an operator but its activations."""
@@ -136,8 +137,10 @@ class NativeProgram:
             fill(self, op, instruction)
 
     def _fill_embedding(self, op: _Op, instruction: Instruction) -> None:
-        weight = self._engine.stored[instruction.inputs["weight"].name]
-        weight = weight if weight.dtype in _TYPES else weight.float()
+        name, stored = instruction.inputs["weight"].name, self._engine.stored
+        weight = (
+            stored.map(name) if DTYPES[self._engine.graph.weights[name].dtype] in _TYPES else stored.read(name).float()
+        )
         self._vocab = len(weight)
         op.weight, op.weight_type = self._pointer(weight), _TYPES[weight.dtype]
 
@@ -196,8 +199,8 @@ class _PackedWeights:
         self._memory = huge_zeros(total)
         base = self._memory.data_ptr()
         self.address = {name: base + offset for name, offset in offsets.items()}
-        for name in names:
-            weight = engine.stored[name]
+        for name in engine.stored.in_file_order(names):
+            weight = engine.stored.read(name)
             weight = weight if weight.dtype in _TYPES else weight.float()
             n, k = weight.shape
             source, target = c_void_p(weight.data_ptr()), c_void_p(self.address[name])

@@ -8,10 +8,11 @@ import torch
 
 from engine_ops.graph import Graph
 from inference_service.config import ModelConfig, RunnerConfig
-from inference_service.runners.engine import DTYPES, Engine, Version, count_blocks
+from inference_service.runners.engine import Engine, Version, count_blocks
 from inference_service.runners.native_program import NativeProgram, native_for
 from inference_service.runners.runner import EngineRunner
 from inference_service.runners.torch_ops import TorchProgram
+from inference_service.runners.weights import DTYPES
 
 
 def load_cpu(version: Version, config: ModelConfig, *, native: bool = True) -> EngineRunner:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from inference_service.config import ModelConfig
-from inference_service.runners.engine import DTYPES, Engine, Version, count_blocks
+from inference_service.runners.engine import Engine, Version, count_blocks
 from inference_service.runners.runner import EngineRunner
 from inference_service.runners.torch_ops import TorchProgram
+from inference_service.runners.weights import DTYPES
 
 
 def load_cuda(version: Version, config: ModelConfig) -> EngineRunner:

@@ -11,7 +11,7 @@ import pytest
 
 from engine_store import EngineStore
 from enginehouse.errors import DataLoss
-from inference_service.models import load_checked
+from inference_service.engine_loader import load_checked
 
 from .engines import Engine, model_config
 

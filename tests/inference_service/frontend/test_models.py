@@ -156,20 +156,20 @@ async def test_validate_only_loads_nothing(rig: Rig) -> None:
 
 
 async def test_a_failed_load_is_listed_with_its_reason_and_can_be_tried_again(rig: Rig) -> None:
-    manager = rig.frontend.models
-    works = manager._load_runner
+    loader = rig.frontend.models._loader
+    works = loader._load
 
     def fails(*_: Any) -> ScriptedRunner:
         raise errors.FailedPrecondition("not enough memory", reason="KV_CACHE_TOO_SMALL")
 
-    manager._load_runner = fails
+    loader._load = fails
     with pytest.raises(errors.FailedPrecondition, match="not enough memory"):
         await load(rig, engine="tiny", model="m")
     model = await rig.models.GetModel(mpb.GetModelRequest(name="m"))
     assert (model.state, model.state_message) == (mpb.Model.STATE_FAILED, "not enough memory")
     refused = (await rig.one(start(model="m"))).error
     assert (type(refused), refused.metadata["state"]) == (errors.FailedPrecondition, "FAILED")
-    manager._load_runner = works
+    loader._load = works
     watch = rig.models.WatchModels(mpb.WatchModelsRequest(model="m"))
     assert (await watch.read()).model.state == mpb.Model.STATE_FAILED
     assert (await load(rig, engine="tiny", model="m")).state == mpb.Model.STATE_READY
