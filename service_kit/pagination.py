@@ -62,12 +62,13 @@ def _decode(token: str, scope: str) -> Key:
         version, made_for, key = json.loads(base64.b64decode(token, altchars=b"-_", validate=True))
         if version != 1 or made_for != scope or not isinstance(key, str | int):
             raise ValueError("another request's token")
-    except (ValueError, TypeError, binascii.Error) as exc:
-        raise _bad_token() from exc
+    except (ValueError, TypeError, binascii.Error, RecursionError) as exc:  # the last for deeply nested JSON
+        raise bad_token() from exc
     return key
 
 
-def _bad_token() -> InvalidArgument:
+def bad_token() -> InvalidArgument:
+    """The refusal of a token whose key cannot be one of this list's."""
     return InvalidArgument(
         "`page_token` does not belong to this request; repeat the request without it.",
         reason="INVALID_PAGE_TOKEN",
@@ -83,7 +84,7 @@ def paginate(
     if page.after is not None:
         after = page.after
         if ordered and type(key(ordered[0])) is not type(after):
-            raise _bad_token()
+            raise bad_token()
         ordered = [item for item in ordered if _is_past(key(item), after, descending)]
     shown = ordered[: page.size]
     return Paged(shown, encode(key(shown[-1]), scope) if len(ordered) > page.size else "")

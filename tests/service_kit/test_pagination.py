@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,13 @@ def test_a_negative_size_is_refused_by_name():
 def test_a_made_up_token_is_refused(token):
     with pytest.raises(InvalidArgument) as caught:
         pagination.parse(0, token)
+    assert caught.value.reason == "INVALID_PAGE_TOKEN"
+
+
+@pytest.mark.parametrize("inside", [b"[" * 3000, b'{"a":' * 600, b"9" * 3000, b'[1, "", null]', b"\xff"])
+def test_a_forged_token_is_refused(inside):
+    with pytest.raises(InvalidArgument) as caught:
+        pagination.parse(0, base64.urlsafe_b64encode(inside).decode())
     assert caught.value.reason == "INVALID_PAGE_TOKEN"
 
 
