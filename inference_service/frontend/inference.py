@@ -31,6 +31,8 @@ from inference_service.text.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 20
 MAX_TEXTS = 1024
+MAX_LENGTH = 1 << 20
+"""Characters or ids of one call: an encoding takes a few hundred bytes for each."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "grpcio", "protobuf")
 
 
@@ -91,6 +93,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
         tokenizer = self._tokenizer(request.model)
         _check_texts("texts", len(request.texts))
+        _check_length("texts", sum(map(len, request.texts)), "characters")
         special = request.add_special_tokens if request.HasField("add_special_tokens") else True
         keep = 0
         if request.HasField("truncate_prompt_tokens"):
@@ -101,6 +104,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         model = self._models.find(request.model).require_ready()
         tokenizer = need_tokenizer(model.spec)
         _check_texts("sequences", len(request.sequences))
+        _check_length("sequences", sum(len(each.ids) for each in request.sequences), "ids")
         sequences = [check_token_ids("sequences", each.ids, model.spec.vocab_size) for each in request.sequences]
         return await self._admitter.offload(_detokenize, tokenizer, request, sequences)
 
@@ -111,6 +115,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         text = await self._admitter.offload(chat_text, request.chat, tokenizer)
         ids: list[int] = []
         if request.tokenize:
+            _check_length("chat", len(text), "characters")
             ids = await self._admitter.offload(_encode_rendered, tokenizer, text)
         return pb.ApplyChatTemplateResponse(text=text, token_ids=ids)
 
@@ -149,15 +154,22 @@ def _check_texts(field: str, count: int) -> None:
         raise invalid(field, f"has {count} entries; give 1 to {MAX_TEXTS}.", count=count, max=MAX_TEXTS)
 
 
+def _check_length(field: str, length: int, unit: str) -> None:
+    if length > MAX_LENGTH:
+        message = f"has {length} {unit}; send at most {MAX_LENGTH} in one call."
+        raise invalid(field, message, "TOO_LONG", length=length, max=MAX_LENGTH)
+
+
 def _tokenize(tokenizer: Tokenizer, request: pb.TokenizeRequest, special: bool, keep: int) -> pb.TokenizeResponse:
     response = pb.TokenizeResponse()
     for text in request.texts:
+        if not request.return_offsets:
+            response.results.add(token_ids=tokenizer.encode(text, add_special_tokens=special)[-keep:])
+            continue
         encoded = tokenizer.encode_with_offsets(text, add_special_tokens=special)
-        ids, offsets = encoded.token_ids[-keep:], encoded.offsets[-keep:]
-        result = response.results.add(token_ids=ids)
-        if request.return_offsets:
-            result.starts.extend(start for start, _ in offsets)
-            result.ends.extend(end for _, end in offsets)
+        result = response.results.add(token_ids=encoded.token_ids[-keep:])
+        result.starts.extend(start for start, _ in encoded.offsets[-keep:])
+        result.ends.extend(end for _, end in encoded.offsets[-keep:])
     return response
 
 

@@ -43,6 +43,19 @@ async def test_truncation_keeps_the_last_tokens(rig: Rig) -> None:
     assert list(result.starts) == [1, 2]
 
 
+async def test_what_would_take_too_much_memory_is_refused(rig: Rig) -> None:
+    text, half = "a" * (1 << 20) + "b", [5] * (1 << 19)
+    chat = {"messages": [{"role": "user", "content": text}]}
+    error = await refusal(rig.inference.Tokenize(pb.TokenizeRequest(texts=[text[1:], "c"])))
+    assert (error.reason, error.metadata["length"]) == ("TOO_LONG", str((1 << 20) + 1))
+    error = await refusal(rig.inference.ApplyChatTemplate(pb.ApplyChatTemplateRequest(chat=chat, tokenize=True)))
+    assert error.reason == "TOO_LONG"
+    error = await refusal(
+        rig.inference.Detokenize(pb.DetokenizeRequest(sequences=[{"ids": half}, {"ids": [*half, 5]}]))
+    )
+    assert error.reason == "TOO_LONG"
+
+
 async def test_special_tokens_are_skipped_unless_asked_for(rig: Rig) -> None:
     sequences = [{"ids": [0, *rig.model.spec.tokenizer.encode("a"), 1]}]
     assert list((await rig.inference.Detokenize(pb.DetokenizeRequest(sequences=sequences))).texts) == ["a"]
