@@ -82,7 +82,7 @@ class Aliases:
                 metadata={"field": "alias"},
             )
         path = self._layout.aliases(engine) / check_id(alias, "alias")
-        return Records(path, self._layout.staging, AliasRecord, self._disk)
+        return Records(path, self._layout.staging, AliasRecord, self._disk, "alias")
 
     @staticmethod
     def _as_alias(engine: str, alias: str, last: Numbered[AliasRecord] | None) -> Alias | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from engine_store.digests import PREFIX, FileDigest, digest_file
@@ -25,16 +24,16 @@ class Blobs:
         if found.size_bytes < MIN_BLOB_BYTES:
             return
         blob = self._layout.blob(found.digest.removeprefix(PREFIX))
-        self._disk.make_dirs(blob.parent)
+        self._disk.make_dirs(blob.parent, "publish.blob.folder")
         try:
-            while not self._disk.link(path, blob):
+            while not self._disk.link(path, blob, "publish.blob.link"):
                 if self._take(blob, path, found):
                     return
         except OSError as error:
             if not link_refused(error):
                 raise
             return
-        self._disk.sync_dir(blob.parent)
+        self._disk.sync_dir(blob.parent, "publish.blob.sync")
 
     def _take(self, blob: Path, path: Path, found: FileDigest) -> bool:
         """Replaces `path` by the existing blob; False when the blob vanished meanwhile. A blob that no longer has
@@ -42,21 +41,22 @@ class Blobs:
         scratch = self._layout.staging / new_token()
         try:
             if digest_file(blob) == found:
-                self._disk.link(blob, scratch)
-                os.replace(scratch, path)
-                scratch.unlink(missing_ok=True)  # rename of two links to one inode leaves both
+                self._disk.link(blob, scratch, "publish.blob.take")
+                self._disk.rename(scratch, path, "publish.blob.take.rename")
             else:
-                self._disk.link(path, scratch)
-                os.replace(scratch, blob)
+                self._disk.link(path, scratch, "publish.blob.heal")
+                self._disk.rename(scratch, blob, "publish.blob.heal.rename")
         except FileNotFoundError:
             return False
+        finally:
+            self._disk.drop(scratch, "publish.blob.draft.remove")  # rename of two links to one inode leaves both
         return True
 
     def collect(self) -> int:
         """Removes blobs that no version and no staged file links; the number removed."""
         unused = [blob for blob in self._layout.blobs.glob("??/*") if _links(blob) == 1]
         for blob in unused:
-            self._disk.remove_tree(blob)
+            self._disk.remove(blob, "collect.blob.remove")
         return len(unused)
 
 

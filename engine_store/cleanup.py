@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from engine_store.aliases import Aliases
 from engine_store.blobs import Blobs
+from engine_store.claims import Claims
 from engine_store.deletion import Deleter
 from engine_store.disk import Disk
-from engine_store.layout import USED, Layout
-from engine_store.leases import LEASE_SECONDS, last_uses, lease_files, leased
-from engine_store.names import VersionRef, is_id
+from engine_store.layout import Layout
+from engine_store.leases import LEASE_SECONDS, clear_leases, last_uses, leased
+from engine_store.names import VersionRef
 from engine_store.owner import new_token
 from engine_store.quota import Inventory, Usage, create_time, over_quota, plan
 from engine_store.records import numbers_in
@@ -40,7 +41,7 @@ class Collector:
         self._layout, self._disk, self._aliases, self._clock = layout, disk, aliases, clock
         self._quota = quota_bytes
         self._deleter = Deleter(layout, disk, aliases, clock)
-        self._blobs = Blobs(layout, disk)
+        self._blobs, self._claims = Blobs(layout, disk), Claims(layout, disk)
 
     def usage(self) -> Usage:
         """What the store holds."""
@@ -76,7 +77,7 @@ class Collector:
             due = [version for version in due if self._remove(version)]
             chosen = [version for version in chosen if self._deleter.evict(version)]
             blobs = self._blobs.collect()
-            self._clear_leases(now)
+            clear_leases(self._layout, self._disk, now, "collect.lease.remove")
             usage = self.usage()
         waiting = sorted(hidden.difference(due))
         return Collected(tuple(due), tuple(chosen), tuple(waiting), blobs, freed, usage)
@@ -92,7 +93,7 @@ class Collector:
     def _hidden(self) -> set[VersionRef]:
         """The deleted versions whose files are still there."""
         found = set()
-        for engine in engines_in(self._layout):
+        for engine in self._layout.engine_names():
             numbers = numbers_in(self._layout.tombstones(engine)) & numbers_in(self._layout.versions(engine))
             found |= {VersionRef(engine, number) for number in numbers}
         return found
@@ -102,38 +103,23 @@ class Collector:
         return _mtime(self._layout.tombstone(*version), now) + 2 * LEASE_SECONDS <= now
 
     def _remove(self, version: VersionRef) -> bool:
-        """Moves the version aside first, so that no reader meets a half of it. The tombstone stays: the number is
-        spent."""
-        if any(alias.version == version.version for alias in self._aliases.list(version.engine)):
-            self._deleter.withdraw(version)  # whoever deleted it died before it could see the alias
+        """Moves the version aside first, so that no reader meets a half of it. Its tombstone hides it for ever, so
+        nothing here needs to be durable."""
+        if self._deleter.restored(version):
             return False
         aside = self._layout.staging / new_token()
         try:
-            self._disk.rename(self._layout.version(*version), aside)
+            self._disk.rename(self._layout.version(*version), aside, "collect.aside")
         except FileNotFoundError:  # another collector took it
             return False
-        self._disk.remove_tree(aside)
+        self._disk.remove(aside, "collect.remove")
+        self._claims.remove(version, "collect.claim")
         return True
-
-    def _clear_leases(self, now: float) -> None:
-        """Removes expired leases, and last uses of versions that are gone."""
-        for file in lease_files(self._layout):
-            used = file.token == USED
-            if not (self._layout.version(*file.version).exists() if used else file.live(now)):
-                self._disk.remove_tree(file.path)
 
     @staticmethod
     def _drop(inventory: Inventory, versions: Iterable[VersionRef]) -> None:
         for version in versions:
             inventory.drop(version)
-
-
-def engines_in(layout: Layout) -> list[str]:
-    """The engines that have a directory, sorted."""
-    try:
-        return sorted(entry.name for entry in layout.engines.iterdir() if is_id(entry.name))
-    except FileNotFoundError:
-        return []
 
 
 def _mtime(path: Path, default: float) -> float:

@@ -6,14 +6,14 @@ its tombstone, the other its record or lease. So at least one of the two sees th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from engine_store.aliases import Aliases
-from engine_store.disk import Disk, store_errors
+from engine_store.disk import Disk
 from engine_store.layout import Layout
 from engine_store.leases import leased
 from engine_store.names import VersionRef
+from engine_store.tombstones import Tombstones
 from enginehouse.errors import FailedPrecondition
 
 
@@ -21,7 +21,8 @@ class Deleter:
     """The hiding of versions in one store."""
 
     def __init__(self, layout: Layout, disk: Disk, aliases: Aliases, clock: Callable[[], float]) -> None:
-        self._layout, self._disk, self._aliases, self._clock = layout, disk, aliases, clock
+        self._layout, self._aliases, self._clock = layout, aliases, clock
+        self._tombstones = Tombstones(layout, disk)
 
     def delete(self, version: VersionRef) -> bool:
         """Hides the version: False when somebody else did. FailedPrecondition while an alias names it."""
@@ -34,40 +35,31 @@ class Deleter:
         except FailedPrecondition:
             return False
 
-    def withdraw(self, version: VersionRef) -> None:
-        """Shows a hidden version again."""
-        tombstone = self._layout.tombstone(*version)
-        self._disk.remove_tree(tombstone)
-        self._disk.sync_dir(tombstone.parent)
+    def restored(self, version: VersionRef) -> bool:
+        """Shows a version again whose deleter died before it could see that an alias names it; whether it does."""
+        if not self._names(version) or self._tombstones.confirmed(version):
+            return False
+        self._tombstones.remove(version, "collect.withdraw")
+        return True
 
     def _hide(self, version: VersionRef, refuse: Callable[[VersionRef], None]) -> bool:
         refuse(version)
-        with store_errors():
-            if not self._bury(version):
-                return False
-            try:
-                self._disk.sync_dir(self._layout.tombstone(*version).parent)
-                refuse(version)  # an alias or a lease came between the first look and the tombstone
-            except Exception:
-                self.withdraw(version)
-                raise
+        if not self._tombstones.make(version, self._clock(), "delete"):
+            return False
+        try:
+            refuse(version)  # an alias or a lease came between the first look and the tombstone
+        except FailedPrecondition:
+            self._tombstones.remove(version, "delete.withdraw")
+            raise
+        self._tombstones.confirm(version)
         return True
 
-    def _bury(self, version: VersionRef) -> bool:
-        """Makes the tombstone; its mtime is the time of the deletion. False when it was there."""
-        tombstone = self._layout.tombstone(*version)
-        self._disk.make_dirs(tombstone.parent)
-        self._disk.failpoint("tombstone")
-        try:
-            tombstone.touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        os.utime(tombstone, (self._clock(), self._clock()))
-        return True
+    def _names(self, version: VersionRef) -> list[str]:
+        """The aliases that name the version."""
+        return [alias.alias for alias in self._aliases.list(version.engine) if alias.version == version.version]
 
     def _refuse_aliased(self, version: VersionRef) -> None:
-        names = [alias.alias for alias in self._aliases.list(version.engine) if alias.version == version.version]
-        if names:
+        if names := self._names(version):
             raise FailedPrecondition(
                 f"Version {version.version} of `{version.engine}` has the alias {', '.join(names)}; "
                 "move or delete it first.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from enginehouse.errors import Internal, ResourceExhausted
+from enginehouse.errors import EnginehouseError, FailedPrecondition, Internal, ResourceExhausted, Unavailable
 
 Failpoint = Callable[[str], None]
 """Called with the label of the step that follows. It may raise OSError or end the process."""
@@ -27,71 +28,131 @@ def store_errors() -> Iterator[None]:
     """Turns an OSError of a write into a typed error; the cause stays chained for the log."""
     try:
         yield
+    except EnginehouseError:  # some are OSErrors, too
+        raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ResourceExhausted(
-                "The engine store is full; delete engine versions or enlarge its disk, then build again.",
-                reason="STORE_FULL",
-            ) from error
-        name = errno.errorcode.get(error.errno or 0, "EIO")
-        raise Internal(
-            f"Writing to the engine store failed ({name}); nothing was published. The builder's log has the details.",
-            reason="STORE_IO",
-            metadata={"errno": name},
-        ) from error
+        raise _typed(error) from error
+
+
+def _typed(error: OSError) -> EnginehouseError:
+    name = errno.errorcode.get(error.errno or 0, "EIO")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceExhausted(
+            "The engine store is full; delete engine versions or enlarge its disk, then build again.",
+            reason="STORE_FULL",
+        )
+    if error.errno == errno.EROFS:
+        return FailedPrecondition(
+            "The engine store is mounted read-only; mount it writable, then try again.", reason="STORE_READ_ONLY"
+        )
+    if error.errno == errno.ESTALE:
+        return Unavailable(
+            "The engine store's file system went away (ESTALE); mount it again, then repeat the call.",
+            reason="STORE_UNAVAILABLE",
+        )
+    return Internal(
+        f"Writing to the engine store failed ({name}); repair its disk and repeat the call. "
+        "The server's log has the details.",
+        reason="STORE_IO",
+        metadata={"errno": name},
+    )
 
 
 @dataclass(frozen=True)
 class Disk:
-    """The operations. A failed fsync raises: what was written is in doubt, and the caller abandons it."""
+    """The operations; each takes the label of its step, see steps.py. A failed fsync raises: what was written is in
+    doubt, and the caller abandons it."""
 
+    root: Path
     failpoint: Failpoint = no_failpoint
 
-    def sync_file(self, path: Path) -> None:
-        self.failpoint("fsync.file")
+    def sync_file(self, path: Path, step: str) -> None:
+        self.failpoint(step)
         _fsync(path, os.O_RDONLY | os.O_NOFOLLOW)
 
-    def sync_dir(self, path: Path) -> None:
-        self.failpoint("fsync.dir")
+    def sync_dir(self, path: Path, step: str) -> None:
+        self.failpoint(step)
         _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
-    def write(self, path: Path, data: bytes) -> None:
-        """Writes a new file and syncs it."""
-        self.failpoint("write")
+    def write(self, path: Path, data: bytes, step: str) -> None:
+        """Writes a new file that nobody changes, and syncs it: the steps `.write` and `.sync`."""
+        self.failpoint(f"{step}.write")
         with path.open("xb") as file:
             file.write(data)
-        self.sync_file(path)
+            os.fchmod(file.fileno(), 0o444)
+        self.sync_file(path, f"{step}.sync")
 
-    def make_dirs(self, path: Path) -> None:
-        """Makes the directory and its parents, each new entry durable."""
-        if path.is_dir():
-            return
-        self.make_dirs(path.parent)
-        self.failpoint("mkdir")
-        path.mkdir(exist_ok=True)
-        self.sync_dir(path.parent)
+    def make_dir(self, path: Path, step: str) -> None:
+        """Makes a directory that must not exist."""
+        self.failpoint(step)
+        path.mkdir()
 
-    def link(self, source: Path, target: Path) -> bool:
+    def make_dirs(self, path: Path, step: str) -> None:
+        """Makes the directory and its parents: the steps `.mkdir` and `.sync`. Each entry from the store's root down
+        is durable then, whoever made it: another writer may have died before it could sync its own."""
+        if not self.root.is_dir():
+            self.failpoint(f"{step}.mkdir")
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.sync_dir(self.root.parent, f"{step}.sync")
+        folder = self.root
+        for part in path.relative_to(self.root).parts:
+            parent, folder = folder, folder / part
+            if not folder.is_dir():
+                self.failpoint(f"{step}.mkdir")
+                folder.mkdir(exist_ok=True)
+            self.sync_dir(parent, f"{step}.sync")
+
+    def touch(self, path: Path, time: float, step: str, *, exclusive: bool = False) -> None:
+        """Gives the empty file this time (seconds since the epoch), and makes it where it is missing.
+
+        Raises: FileExistsError when it must be new (`exclusive`) and is not.
+        """
+        self.failpoint(step)
+        path.touch(exist_ok=not exclusive)
+        os.utime(path, (time, time))
+
+    def chmod(self, path: Path, mode: int, step: str) -> None:
+        self.failpoint(step)
+        path.chmod(mode)
+
+    def link(self, source: Path, target: Path, step: str) -> bool:
         """Links `source` to the new name `target`: False when the name is taken. Over NFS a link that was sent twice
         reports a taken name though it is ours; the shared inode tells."""
-        self.failpoint("link")
+        self.failpoint(step)
         try:
             os.link(source, target, follow_symlinks=False)
         except FileExistsError:
             return _same_inode(source, target)
         return True
 
-    def rename(self, source: Path, target: Path) -> None:
-        self.failpoint("rename")
+    def rename(self, source: Path, target: Path, step: str) -> None:
+        """Renames; a file under the new name is replaced."""
+        self.failpoint(step)
         os.rename(source, target)
 
-    def remove_tree(self, path: Path) -> None:
-        """Removes a file or directory; one that is gone is fine."""
-        self.failpoint("remove")
+    def remove(self, path: Path, step: str) -> None:
+        """Removes a file or a whole directory; one that is gone is fine."""
+        self.failpoint(step)
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=False, onerror=_ignore_missing)
         else:
             path.unlink(missing_ok=True)
+
+    def remove_dir(self, path: Path, step: str) -> bool:
+        """Removes an empty directory: False when it is gone or not empty."""
+        self.failpoint(step)
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                return False
+            raise
+        return True
+
+    def drop(self, path: Path, step: str) -> None:
+        """Removes a draft whose work is done or has failed. One that stays harms nobody: recovery removes it."""
+        with contextlib.suppress(OSError):
+            self.remove(path, step)
 
 
 def link_refused(error: OSError) -> bool:

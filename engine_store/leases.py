@@ -7,15 +7,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from engine_store.disk import Disk
 from engine_store.layout import USED, Layout
 from engine_store.names import VersionRef, is_id, is_number
-from engine_store.owner import is_token, new_token
+from engine_store.owner import is_token, new_token, owner_alive
 
 LEASE_SECONDS = 60.0
 
@@ -26,32 +26,30 @@ class Lease:
     Expiry compares the readers' clocks with the collector's: they must agree within half a minute.
     """
 
-    def __init__(self, layout: Layout, version: VersionRef, clock: Callable[[], float]) -> None:
+    def __init__(self, layout: Layout, disk: Disk, version: VersionRef, clock: Callable[[], float]) -> None:
         self._path = layout.lease(*version, new_token())
         self._used = layout.last_use(*version)
-        self._clock = clock
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.touch(exist_ok=False)
-        self._stamp(self._path)
+        self._disk, self._clock = disk, clock
+        if not layout.leases.is_dir():
+            disk.make_dirs(layout.leases, "lease.folder")
+        disk.touch(self._path, clock(), "lease.take")
 
     def renew(self) -> None:
-        """Extends the lease to 60 s from now. Makes it anew where it had expired and was removed."""
-        self._stamp(self._path)
-        self._stamp(self._used)
+        """Extends the lease to 60 s from now. Makes it anew where it had expired and was removed.
+
+        Raises: OSError.
+        """
+        self._disk.touch(self._path, self._clock(), "lease.renew")
+        self._disk.touch(self._used, self._clock(), "lease.used")
 
     def release(self) -> None:
-        """Ends the lease. Safe to repeat."""
+        """Ends the lease. Safe to repeat. Raises OSError."""
         self.withdraw()
-        self._stamp(self._used)
+        self._disk.touch(self._used, self._clock(), "lease.used")
 
     def withdraw(self) -> None:
         """Ends a lease that was never used."""
-        self._path.unlink(missing_ok=True)
-
-    def _stamp(self, path: Path) -> None:
-        now = self._clock()
-        path.touch()
-        os.utime(path, (now, now))
+        self._disk.remove(self._path, "lease.release")
 
     def __enter__(self) -> Self:
         return self
@@ -96,3 +94,14 @@ def leased(layout: Layout, now: float) -> set[VersionRef]:
 def last_uses(layout: Layout) -> dict[VersionRef, float]:
     """When each version was last held, in seconds since the epoch; without those that never were."""
     return {file.version: file.time for file in lease_files(layout) if file.token == USED}
+
+
+def clear_leases(layout: Layout, disk: Disk, now: float, step: str) -> None:
+    """Removes leases that expired or whose reader died on this machine, and last uses of versions that are gone."""
+    for file in lease_files(layout):
+        if file.token == USED:
+            needed = layout.version(*file.version).exists()
+        else:
+            needed = file.live(now) and owner_alive(file.token) is not False
+        if not needed:
+            disk.remove(file.path, step)

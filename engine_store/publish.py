@@ -5,8 +5,9 @@
 3. a record under the build key is linked. This is the decision: of several writers of one key one wins;
 4. one rename makes the version visible.
 
-A crash before 3 leaves only staging, which `recover` removes. A crash between 3 and 4 leaves a decided, complete
-directory: whoever meets the record finishes the rename (`finish`), so a winner that died blocks nobody.
+A crash before 3 leaves only staging and a claim, which `recover` removes. A crash between 3 and 4 leaves a decided,
+complete directory: whoever meets the record finishes the rename (`finish`), so a winner that died blocks nobody. So
+by 3 everything that the record names is durable, the staging entry included.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from typing import NamedTuple
 import msgspec
 
 from engine_store.blobs import Blobs
+from engine_store.claims import Claims
 from engine_store.digests import digest_bytes, digest_file
 from engine_store.disk import Disk
 from engine_store.layout import MANIFEST, Layout
 from engine_store.manifest import File, Manifest
 from engine_store.names import VersionRef, is_file_path
-from engine_store.owner import is_token, new_token, same_owner
+from engine_store.owner import is_token, same_owner
 from engine_store.reading import manifest_bytes
-from engine_store.records import Records, numbers_in
+from engine_store.records import Records
 from enginehouse.errors import DataLoss, Internal
 
 
@@ -59,40 +61,69 @@ class Publisher:
 
     def __init__(self, layout: Layout, disk: Disk) -> None:
         self._layout, self._disk, self._blobs = layout, disk, Blobs(layout, disk)
-
-    def keys(self, engine: str, build_key: str) -> Records[KeyRecord]:
-        """The records of one build key."""
-        return Records(self._layout.key(engine, build_key), self._layout.staging, KeyRecord, self._disk)
+        self.claims = Claims(layout, disk)
 
     def prepare(self, tree: Path) -> tuple[File, ...]:
-        """Step 1. Makes the tree durable and immutable; its files, sorted by path."""
+        """Step 1. Makes the files durable and immutable; those files, sorted by path."""
         files = []
         for path in sorted(_walk(tree)):
             relative = path.relative_to(tree).as_posix()
             if not is_file_path(relative):
                 raise Internal("The build wrote a file with an unusable name.", reason="STAGED_FILE_NAME")
-            path.chmod(0o444)
-            self._disk.sync_file(path)
+            self._disk.chmod(path, 0o444, "publish.file.chmod")
+            self._disk.sync_file(path, "publish.file.sync")
             found = digest_file(path)
             self._blobs.share(path, found)
             files.append(File(path=relative, size_bytes=found.size_bytes, digest=found.digest))
         return tuple(files)
 
     def seal(self, tree: Path, manifest: Manifest) -> Sealed:
-        """Step 2. Claims the next number and writes the manifest with it, last of all files."""
-        numbered = msgspec.structs.replace(manifest, version=self._claim(manifest.name))
-        path = tree / MANIFEST
-        data = msgspec.json.format(msgspec.json.encode(numbered), indent=2)
-        self._disk.write(path, data)
-        path.chmod(0o444)
+        """Step 2, once the number is claimed. Writes the manifest, last of all files, and makes the tree durable."""
+        data = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+        self._disk.write(tree / MANIFEST, data, "publish.manifest")
         for folder in sorted({tree, *(entry for entry in tree.rglob("*") if entry.is_dir())}, reverse=True):
-            self._disk.sync_dir(folder)
-        return Sealed(numbered, digest_bytes(data))
+            self._disk.sync_dir(folder, "publish.tree.sync")
+        self._disk.sync_dir(tree.parent, "publish.staging.sync")
+        return Sealed(manifest, digest_bytes(data))
+
+    def decide(self, tree: Path, sealed: Sealed, force: bool) -> KeyRecord:
+        """Step 3. Who carries the key now: we, or an earlier winner, whose version is then in the store."""
+        manifest = sealed.manifest
+        keys = self.keys(manifest.name, manifest.build_key)
+        ours = KeyRecord(version=manifest.version, token=tree.name, manifest=sealed.digest)
+        while True:
+            last = keys.latest()
+            if not force and (winner := self.carrier(manifest.name, manifest.build_key)):
+                return winner
+            if keys.append(last.number + 1 if last else 1, ours):
+                return ours
+
+    def finish(self, engine: str, record: KeyRecord) -> bool:
+        """Step 4, by anybody and any number of times. Whether the record's version is there, deleted or not."""
+        final = self._layout.version(engine, record.version)
+        if not final.exists() and is_token(record.token):
+            self._disk.make_dirs(final.parent, "publish.rename.folder")
+            with contextlib.suppress(FileNotFoundError):  # finished by another process, or removed long ago
+                self._disk.rename(self._layout.staging / record.token, final, "publish.rename")
+            self._disk.sync_dir(final.parent, "publish.rename.sync")
+        return final.exists()
+
+    def keys(self, engine: str, build_key: str) -> Records[KeyRecord]:
+        """The records of one build key."""
+        return self._records(self._layout.key(engine, build_key))
+
+    def named(self, engine: str) -> set[int]:
+        """The numbers of all versions that a record of the engine names."""
+        folders = self._layout.keys(engine).glob("*")
+        return {record.value.version for folder in folders for record in self._records(folder).newest_first()}
 
     def carrier(self, engine: str, build_key: str) -> KeyRecord | None:
-        """The newest record of the key whose version is in the store, its manifest as published; else None."""
+        """The newest record of the key whose version is in the store, its manifest as published; else None. It is
+        durable then: its writer may not have come so far."""
         for record in self.keys(engine, build_key).newest_first():
             if self.finish(engine, record.value) and self.intact(engine, record.value):
+                for folder in (self._layout.key(engine, build_key), self._layout.versions(engine)):
+                    self._disk.sync_dir(folder, "publish.reuse.sync")
                 return record.value
         return None
 
@@ -100,8 +131,14 @@ class Publisher:
         """The version that the process of the token `owner` published under the key; see `EngineStore`."""
         for record in self.keys(engine, build_key).newest_first():
             if same_owner(record.value.token, owner) and self.finish(engine, record.value):
-                return record.value.version
+                version = record.value.version
+                return None if self._layout.tombstone(engine, version).exists() else version
         return None
+
+    def decided(self, engine: str, build_key: str, token: str) -> KeyRecord | None:
+        """The record that names this staging entry."""
+        records = self.keys(engine, build_key).newest_first()
+        return next((record.value for record in records if record.value.token == token), None)
 
     def record_of(self, manifest: Manifest) -> KeyRecord | None:
         """The record that names the manifest's version under its build key."""
@@ -117,47 +154,8 @@ class Publisher:
         except (FileNotFoundError, DataLoss):
             return False
 
-    def decide(self, tree: Path, sealed: Sealed, force: bool) -> KeyRecord:
-        """Step 3. Who carries the key now: we, or an earlier winner, whose version is then in the store."""
-        manifest = sealed.manifest
-        keys = self.keys(manifest.name, manifest.build_key)
-        ours = KeyRecord(version=manifest.version, token=tree.name, manifest=sealed.digest)
-        while True:
-            last = keys.latest()
-            if not force and (winner := self.carrier(manifest.name, manifest.build_key)):
-                return winner
-            if keys.append(last.number + 1 if last else 1, ours):
-                return ours
-
-    def finish(self, engine: str, record: KeyRecord) -> bool:
-        """Step 4, by anybody and any number of times. Whether the record's version is in the store."""
-        final = self._layout.version(engine, record.version)
-        if not final.exists() and is_token(record.token):
-            self._disk.make_dirs(final.parent)
-            with contextlib.suppress(FileNotFoundError):  # finished by another process, or removed long ago
-                self._disk.rename(self._layout.staging / record.token, final)
-            self._disk.sync_dir(final.parent)
-        return final.exists() and not self._layout.tombstone(engine, record.version).exists()
-
-    def _claim(self, engine: str) -> int:
-        claims = self._layout.claims(engine)
-        self._disk.make_dirs(claims)
-        number = max(numbers_in(claims) | numbers_in(self._layout.versions(engine)), default=0) + 1
-        while not self._try_claim(claims / str(number)):
-            number += 1
-        return number
-
-    def _try_claim(self, claim: Path) -> bool:
-        """mkdir is exclusive everywhere; the token that is read back tells a repeated NFS request from a lost race."""
-        self._disk.failpoint("claim")
-        token = new_token()
-        try:
-            claim.mkdir()
-            self._disk.write(claim / "owner", token.encode())
-        except FileExistsError:
-            return False
-        self._disk.sync_dir(claim.parent)
-        return (claim / "owner").read_bytes() == token.encode()
+    def _records(self, folder: Path) -> Records[KeyRecord]:
+        return Records(folder, self._layout.staging, KeyRecord, self._disk, "publish.decide")
 
 
 def _walk(tree: Path) -> Iterator[Path]:

@@ -10,7 +10,7 @@ import msgspec
 
 from engine_store.layout import MANIFEST, Layout
 from engine_store.manifest import SCHEMA, File, Limits, Manifest, Source
-from engine_store.names import VersionRef, check_file_path, check_id, check_version, is_id
+from engine_store.names import VersionRef, check_file_path, check_id, check_version
 from engine_store.records import numbers_in
 from enginehouse.errors import DataLoss, FailedPrecondition, NotFound
 
@@ -36,11 +36,7 @@ class Reader:
 
     def engines(self) -> list[str]:
         """The ids of the engines that have a version, sorted. Reads no manifest."""
-        try:
-            names = sorted(entry.name for entry in self._layout.engines.iterdir() if is_id(entry.name))
-        except FileNotFoundError:
-            return []
-        return [name for name in names if self.numbers(name)]
+        return [name for name in self._layout.engine_names() if self.numbers(name)]
 
     def numbers(self, engine: str) -> list[int]:
         """The numbers of the engine's versions, the newest first. Reads no manifest."""

@@ -28,10 +28,11 @@ class Numbered(NamedTuple, Generic[R]):
 
 
 class Records(Generic[R]):
-    """The records of one directory, all of one type. `scratch` is on the same file system."""
+    """The records of one directory, all of one type. `scratch` is on the same file system; `step` begins the labels
+    of what is written."""
 
-    def __init__(self, path: Path, scratch: Path, kind: type[R], disk: Disk) -> None:
-        self._path, self._scratch, self._kind, self._disk = path, scratch, kind, disk
+    def __init__(self, path: Path, scratch: Path, kind: type[R], disk: Disk, step: str) -> None:
+        self._path, self._scratch, self._kind, self._disk, self._step = path, scratch, kind, disk, step
 
     def newest_first(self) -> Iterator[Numbered[R]]:
         """All records, the highest number first."""
@@ -44,15 +45,15 @@ class Records(Generic[R]):
 
     def append(self, number: int, value: R) -> bool:
         """Adds the record `number`, durably; False when another writer took that number."""
-        self._disk.make_dirs(self._path)
+        self._disk.make_dirs(self._path, f"{self._step}.folder")
         draft = self._scratch / new_token()
-        self._disk.write(draft, msgspec.json.encode(value))
         try:
-            won = self._disk.link(draft, self._path / str(number))
+            self._disk.write(draft, msgspec.json.encode(value), f"{self._step}.draft")
+            won = self._disk.link(draft, self._path / str(number), f"{self._step}.link")
+            if won:
+                self._disk.sync_dir(self._path, f"{self._step}.sync")
         finally:
-            draft.unlink(missing_ok=True)
-        if won:
-            self._disk.sync_dir(self._path)
+            self._disk.drop(draft, f"{self._step}.draft.remove")
         return won
 
     def _read(self, number: int) -> R:

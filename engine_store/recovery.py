@@ -11,18 +11,21 @@ import msgspec
 
 from engine_store.disk import Disk
 from engine_store.layout import MANIFEST, Layout
-from engine_store.owner import is_token, owner_alive
+from engine_store.leases import clear_leases
+from engine_store.owner import owner_alive
 from engine_store.publish import KeyRecord, Publisher
+from enginehouse.errors import DataLoss
 
-FOREIGN_STAGING_SECONDS = 24 * 3600.0
-"""Staging of another machine counts as dead when it was not written for this long."""
+FOREIGN_SECONDS = 24 * 3600.0
+"""What a process of another machine or boot wrote counts as dead when it was not changed for this long."""
 
 
 class Recovered(NamedTuple):
-    """How many staged versions were completed, and how many staging entries removed."""
+    """How many staged versions were completed, and how many staging entries and claims removed."""
 
     completed: int
     removed: int
+    claims: int
 
 
 class _Sealed(msgspec.Struct):
@@ -30,7 +33,6 @@ class _Sealed(msgspec.Struct):
 
     name: str
     build_key: str
-    version: int
 
 
 class Recovery:
@@ -40,30 +42,55 @@ class Recovery:
         self._layout, self._disk, self._publisher = layout, disk, publisher
 
     def recover(self, now: float) -> Recovered:
-        """See `EngineStore.recover`."""
-        completed = removed = 0
+        """See `EngineStore.recover`. What a damaged record may be about is left as it is."""
+        completed = removed = claims = 0
         for entry in self._dead_staging(now):
-            if (sealed := _sealed(entry)) and (record := self._decided(sealed, entry.name)):
-                completed += self._publisher.finish(sealed.name, record)
-            else:
-                self._disk.remove_tree(entry)
-                removed += 1
-        return Recovered(completed, removed)
+            with contextlib.suppress(DataLoss):
+                decided = self._decided(entry)
+                completed += decided is not None and self._publisher.finish(*decided)
+                removed += decided is None
+                self._disk.remove(entry, "recover.staging.remove")  # after a power cut it may have both names
+        for engine in self._layout.engine_names():
+            with contextlib.suppress(DataLoss):
+                claims += self._clear_claims(engine, now)
+        clear_leases(self._layout, self._disk, now, "recover.lease.remove")
+        return Recovered(completed, removed, claims)
 
     def _dead_staging(self, now: float) -> Iterator[Path]:
         with contextlib.suppress(FileNotFoundError):
             for entry in self._layout.staging.iterdir():
-                alive = owner_alive(entry.name)
-                if alive is None and is_token(entry.name):
-                    alive = entry.lstat().st_mtime + FOREIGN_STAGING_SECONDS > now
-                if alive is False:
+                if _dead(entry.name, entry, now):
                     yield entry
 
-    def _decided(self, sealed: _Sealed, token: str) -> KeyRecord | None:
-        for record in self._publisher.keys(sealed.name, sealed.build_key).newest_first():
-            if record.value.token == token:
-                return record.value
-        return None
+    def _decided(self, entry: Path) -> tuple[str, KeyRecord] | None:
+        """The engine and the record that names this staging entry."""
+        if (sealed := _sealed(entry)) is None:
+            return None
+        record = self._publisher.decided(sealed.name, sealed.build_key, entry.name)
+        return (sealed.name, record) if record else None
+
+    def _clear_claims(self, engine: str, now: float) -> int:
+        return self._publisher.claims.clear(
+            engine,
+            dead=lambda owner, claim: _dead(owner, claim, now),
+            named=lambda: self._publisher.named(engine),
+            time=now,
+        )
+
+
+def _dead(token: str, path: Path, now: float) -> bool:
+    """Whether the process that this token names is dead. For one that is not known here, `path` tells by its age."""
+    alive = owner_alive(token)
+    return _newest(path) + FOREIGN_SECONDS <= now if alive is None else not alive
+
+
+def _newest(path: Path) -> float:
+    """The newest mtime in a tree, so that a long build that writes one file counts as alive."""
+    times = []
+    for entry in (path, *path.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            times.append(entry.lstat().st_mtime)
+    return max(times, default=0.0)
 
 
 def _sealed(entry: Path) -> _Sealed | None:

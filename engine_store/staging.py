@@ -12,7 +12,7 @@ import msgspec
 from engine_store.disk import Disk, store_errors
 from engine_store.layout import MANIFEST
 from engine_store.manifest import Manifest
-from engine_store.names import check_id
+from engine_store.names import VersionRef, check_id
 from engine_store.publish import Published, Publisher
 from enginehouse.errors import EnginehouseError, Internal
 
@@ -28,7 +28,8 @@ class Staging:
     def __init__(self, path: Path, publisher: Publisher, disk: Disk, read: Callable[[str, int], Manifest]) -> None:
         self.path = path
         self._publisher, self._disk, self._read = publisher, disk, read
-        self._decided = False
+        self._numbered: Manifest | None = None
+        """The manifest with the number that we claimed for it."""
 
     def publish(self, manifest: Manifest, *, force: bool = False) -> Published:
         """Publishes what lies under `path`, durably.
@@ -42,7 +43,8 @@ class Staging:
             process won the race), that one with `reused=True`, and the staged files are dropped.
 
         Raises:
-            ResourceExhausted: STORE_FULL. Internal: STORE_IO and others. In each case nothing was published.
+            ResourceExhausted: STORE_FULL. Internal: STORE_IO and others. Where the disk failed at the very end, the
+            version may be published all the same, whole: `EngineStore.published_by` tells.
         """
         check_id(manifest.name, "engine_id")
         if (self.path / MANIFEST).exists():
@@ -51,20 +53,26 @@ class Staging:
             if not force and (found := self._publisher.carrier(manifest.name, manifest.build_key)):
                 return Published(self._read(manifest.name, found.version), reused=True)
             files = self._publisher.prepare(self.path)
-            sealed = self._publisher.seal(self.path, msgspec.structs.replace(manifest, files=files))
-            self._decided = True  # from here on a record may name this directory: recovery owns it
+            number = self._publisher.claims.take(manifest.name)
+            self._numbered = msgspec.structs.replace(manifest, version=number, files=files)
+            sealed = self._publisher.seal(self.path, self._numbered)
             winner = self._publisher.decide(self.path, sealed, force)
             if winner.token != self.path.name:
-                self._decided = False
                 return Published(self._read(manifest.name, winner.version), reused=True)
-            self._publisher.finish(manifest.name, winner)
+            if not self._publisher.finish(manifest.name, winner):
+                raise Internal("What was staged is gone: a cleaner took its writer for dead.", reason="STAGING_LOST")
         return Published(sealed.manifest, reused=False)
 
     def discard(self) -> None:
-        """Removes what was staged, unless it was published. Safe to repeat."""
+        """Removes what was staged and the number that was claimed for it, unless a record names them: then the
+        version is in the store, or whoever meets the record puts it there. Safe to repeat."""
+        staged, self._numbered = self._numbered, None
         with store_errors():
-            if not self._decided:
-                self._disk.remove_tree(self.path)
+            if staged and self._publisher.decided(staged.name, staged.build_key, self.path.name):
+                return
+            self._disk.remove(self.path, "discard.tree.remove")
+            if staged:
+                self._publisher.claims.remove(VersionRef(staged.name, staged.version), "discard.claim")
 
     def __enter__(self) -> Self:
         return self
@@ -75,5 +83,5 @@ class Staging:
         try:
             self.discard()
         except EnginehouseError:
-            if error is None:  # else a failing disk: the first error says it, and recovery clears up
+            if error is None:  # else the first error tells of the failing disk, and recovery clears up
                 raise

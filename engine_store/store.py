@@ -55,7 +55,7 @@ class EngineStore:
         self.root = Path(root)
         self._clock = clock
         self._layout = Layout(self.root)
-        self._disk = Disk(failpoint)
+        self._disk = Disk(self.root, failpoint)
         self._reader = Reader(self._layout)
         self._publisher = Publisher(self._layout, self._disk)
         self._inspector = Inspector(self._layout, self._reader, self._publisher)
@@ -69,9 +69,9 @@ class EngineStore:
     def stage(self) -> Staging:
         """A fresh directory to write a version into; see `Staging`."""
         with store_errors():
-            self._disk.make_dirs(self._layout.staging)
+            self._disk.make_dirs(self._layout.staging, "stage.folder")
             path = self._layout.staging / new_token()
-            path.mkdir()
+            self._disk.make_dir(path, "stage.tree.mkdir")
         return Staging(path, self._publisher, self._disk, self.get)
 
     def published_by(self, engine: str, build_key: str, owner_token: str) -> int | None:
@@ -89,8 +89,9 @@ class EngineStore:
         """
         with contextlib.suppress(DataLoss, FailedPrecondition):  # damaged, or of another schema: it can go all the same
             self.get(engine, version)
-        if not self._deleter.delete(VersionRef(engine, version)):
-            self.get(engine, version)  # says that somebody else deleted it
+        with store_errors():
+            if not self._deleter.delete(VersionRef(engine, version)):
+                self.get(engine, version)  # says that somebody else deleted it
         return self._described(VersionRef(engine, version))
 
     def recover(self) -> Recovered:
@@ -227,7 +228,7 @@ class EngineStore:
         """Holds a version for reading; NotFound when it does not exist. The holder renews and releases it."""
         ref = VersionRef(check_id(engine, "engine_id"), check_version(version))
         with store_errors():
-            lease = Lease(self._layout, ref, self._clock)
+            lease = Lease(self._layout, self._disk, ref, self._clock)
             try:
                 self.get(engine, version)
                 lease.renew()

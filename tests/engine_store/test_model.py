@@ -90,7 +90,7 @@ class StoreHistory(RuleBasedStateMachine):
     def clear_up(self, seconds: float) -> None:
         self.now += seconds
         self.store.collect()
-        assert self.store.recover() == (0, 0)
+        assert self.store.recover() == (0, 0, 0)
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
@@ -137,7 +137,7 @@ def test_recovery_removes_what_a_killed_collector_had_set_aside(tmp_path: Path) 
         pass
 
     def stop(label: str) -> None:
-        if label == "remove":
+        if label == "collect.remove":
             raise Stop
 
     publish(EngineStore(tmp_path), size=SMALL)
@@ -147,5 +147,5 @@ def test_recovery_removes_what_a_killed_collector_had_set_aside(tmp_path: Path) 
     aside = next((tmp_path / "staging").iterdir())
     boot, namespace, _, _, rest = aside.name.split(".")
     aside.rename(aside.with_name(f"{boot}.{namespace}.999999999.1.{rest}"))  # as if its process had died
-    assert EngineStore(tmp_path).recover() == (0, 1)
+    assert EngineStore(tmp_path).recover() == (0, 1, 0)
     assert EngineStore(tmp_path).version_numbers("tiny") == []

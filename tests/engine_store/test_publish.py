@@ -103,12 +103,12 @@ def test_a_failed_fsync_is_never_retried(tmp_path: Path) -> None:
 
     def fail(label: str) -> None:
         calls.append(label)
-        if label == "fsync.file":
+        if label == "publish.file.sync":
             raise OSError(errno.EIO, label)
 
     with pytest.raises(Internal):
         publish(EngineStore(tmp_path / "s", failpoint=fail))
-    assert calls.count("fsync.file") == 1
+    assert calls.count("publish.file.sync") == 1
     assert _entries(tmp_path / "s" / "staging") == []
 
 
@@ -155,7 +155,7 @@ def test_a_decided_version_of_a_dead_writer_is_completed(tmp_path: Path) -> None
 def test_recovery_leaves_the_living_alone(store: EngineStore) -> None:
     with store.stage() as staging:
         fill(staging.path, "k1", BIG)
-        assert store.recover() == (0, 0)
+        assert store.recover() == (0, 0, 0)
         assert not staging.publish(manifest()).reused
 
 
