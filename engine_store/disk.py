@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from enginehouse.errors import EnginehouseError, FailedPrecondition, Internal, ResourceExhausted, Unavailable
@@ -65,6 +65,8 @@ class Disk:
 
     root: Path
     failpoint: Failpoint = no_failpoint
+    _durable: set[Path] = field(default_factory=set)
+    """Directories whose entry this process has synced."""
 
     def sync_file(self, path: Path, step: str) -> None:
         self.failpoint(step)
@@ -97,19 +99,22 @@ class Disk:
         folder = self.root
         for part in path.relative_to(self.root).parts:
             parent, folder = folder, folder / part
+            if folder in self._durable and folder.is_dir():
+                continue
             if not folder.is_dir():
                 self.failpoint(f"{step}.mkdir")
                 folder.mkdir(exist_ok=True)
             self.sync_dir(parent, f"{step}.sync")
+            self._durable.add(folder)
 
-    def touch(self, path: Path, time: float, step: str, *, exclusive: bool = False) -> None:
-        """Gives the empty file this time (seconds since the epoch), and makes it where it is missing.
-
-        Raises: FileExistsError when it must be new (`exclusive`) and is not.
-        """
+    def touch(self, path: Path, time: float, step: str) -> None:
+        """Gives the empty file this mtime (seconds since the epoch), and makes it where it is missing."""
         self.failpoint(step)
-        path.touch(exist_ok=not exclusive)
-        os.utime(path, (time, time))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            os.utime(fd, (time, time))  # of the descriptor: the name may be removed in between
+        finally:
+            os.close(fd)
 
     def chmod(self, path: Path, mode: int, step: str) -> None:
         self.failpoint(step)

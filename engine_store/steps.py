@@ -58,11 +58,13 @@ STEPS: dict[str, tuple[str, ...]] = {
     "delete": (
         "delete.folder.mkdir",
         "delete.folder.sync",
-        "delete.tombstone.make",  # hidden from here on
-        "delete.tombstone.sync",
+        "delete.draft.write",
+        "delete.draft.sync",
+        "delete.tombstone",  # hidden from here on
         "delete.sync",
+        "delete.draft.remove",
         "delete.confirm",
-        "delete.withdraw.remove",  # an alias or a reader came meanwhile, or a step failed
+        "delete.withdraw.remove",  # an alias or a reader came meanwhile
         "delete.withdraw.sync",
     ),
     "alias": (
@@ -88,9 +90,11 @@ STEPS: dict[str, tuple[str, ...]] = {
         "recover.staging.remove",
         "recover.claim.folder.mkdir",
         "recover.claim.folder.sync",
-        "recover.claim.tombstone.make",
-        "recover.claim.tombstone.sync",
+        "recover.claim.draft.write",
+        "recover.claim.draft.sync",
+        "recover.claim.tombstone",
         "recover.claim.sync",
+        "recover.claim.draft.remove",
         "recover.claim.owner.remove",
         "recover.claim.remove",
         "recover.claim.withdraw.remove",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from engine_store.disk import Disk
 from engine_store.layout import Layout
 from engine_store.names import VersionRef
+from engine_store.owner import new_token
 
 
 class Tombstones:
@@ -22,17 +23,20 @@ class Tombstones:
         return self._layout.tombstone(*version).exists()
 
     def make(self, version: VersionRef, time: float, step: str) -> bool:
-        """Makes it, durably; False when it was there. The steps `.folder.mkdir`, `.folder.sync`, `.tombstone.make`,
-        `.tombstone.sync` and `.sync`."""
+        """Makes it, durably and with its time; False when it was there. The steps `.folder`, `.draft`, `.tombstone`
+        and `.sync`."""
         path = self._layout.tombstone(*version)
         self._disk.make_dirs(path.parent, f"{step}.folder")
+        draft = self._layout.staging / new_token()
         try:
-            self._disk.touch(path, time, f"{step}.tombstone.make", exclusive=True)
-        except FileExistsError:
-            return False
-        self._disk.sync_file(path, f"{step}.tombstone.sync")
-        self._disk.sync_dir(path.parent, f"{step}.sync")
-        return True
+            self._disk.touch(draft, time, f"{step}.draft.write")
+            self._disk.sync_file(draft, f"{step}.draft.sync")
+            made = self._disk.link(draft, path, f"{step}.tombstone")
+            if made:
+                self._disk.sync_dir(path.parent, f"{step}.sync")
+        finally:
+            self._disk.drop(draft, f"{step}.draft.remove")
+        return made
 
     def confirm(self, version: VersionRef) -> None:
         """Says that no alias named the version after the tombstone was made."""
