@@ -42,6 +42,7 @@ def checked_while_loading(
     """
     check = _Check(store, manifest, progress)
     weights = [file for file in manifest.files if file.path.startswith(WEIGHTS)]
+    check.manifest()
     check.refuse_unexpected()
     for file in manifest.files:
         check.size(file)
@@ -85,6 +86,11 @@ class _Check:
 
     def stop(self) -> None:
         self._stopped = True
+
+    def manifest(self) -> None:
+        """`engine.json` is as it was published: all else is held to it."""
+        if (problem := self._store.check_manifest(self._manifest)) is not None:
+            raise self._damaged(*problem)
 
     def refuse_unexpected(self) -> None:
         """A loader may read any file that it finds, so there must be none beside the manifest's."""
@@ -139,7 +145,7 @@ class _Check:
             raise self._damaged(file.path, "missing") from error
 
     def _damaged(self, path: str, problem: str, expected: object = "", found: object = "") -> DataLoss:
-        sides = {"expected": expected, "found": found} if expected != "" else {}
+        sides = {"expected": expected, "found": found} if found != "" else {}
         return DataLoss(
             f"`{path}` of `{self._manifest.name}` version {self._manifest.version} is damaged ({problem}); "
             "delete the version and build it again.",

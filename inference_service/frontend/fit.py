@@ -4,11 +4,13 @@ read."""
 from __future__ import annotations
 
 import dataclasses
+import os
 
 from engine_ops.graph import SUPPORTED_OPSETS, Graph
 from engine_store.manifest import Manifest
 from enginehouse.errors import DataLoss, FailedPrecondition, InvalidArgument
 from inference_service.config import ModelConfig
+from inference_service.frontend.checks import check_int
 from inference_service.frontend.prompts import ModelSpec
 from inference_service.frontend.served_model import LoadSpec
 from inference_service.text.tokenizer import Tokenizer
@@ -51,8 +53,11 @@ def check_graph(graph: Graph, manifest: Manifest) -> None:
 
 
 def fit_config(config: ModelConfig, manifest: Manifest) -> ModelConfig:
-    """`config` with its batch held to the engine's limits; a sequence limit above the engine's is refused."""
+    """`config` with its batch held to the engine's limits; a sequence limit above the engine's and more threads than
+    this process has cores are refused."""
     limits, scheduler = manifest.limits, config.scheduler
+    if config.runner.num_threads is not None:
+        check_int("executor.num_threads", config.runner.num_threads, 1, len(os.sched_getaffinity(0)))
     if config.max_seq_len is not None and not 2 <= config.max_seq_len <= limits.max_seq_len:
         raise InvalidArgument(
             f"`limits.max_seq_len` is {config.max_seq_len}; the engine takes 2 to {limits.max_seq_len}.",

@@ -176,7 +176,7 @@ def _runner(request: mpb.LoadModelRequest, defaults: RunnerConfig) -> RunnerConf
     if request.dtype:
         changes["dtype"] = _DTYPES[request.dtype]
     if request.executor.HasField("num_threads"):
-        changes["num_threads"] = check_int("executor.num_threads", request.executor.num_threads, 1, 1024)
+        changes["num_threads"] = check_int("executor.num_threads", request.executor.num_threads, 1)
     return dataclasses.replace(defaults, **changes)  # type: ignore[arg-type]
 
 

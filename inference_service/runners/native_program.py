@@ -199,8 +199,9 @@ class _PackedWeights:
         self._memory = huge_zeros(total)
         base = self._memory.data_ptr()
         self.address = {name: base + offset for name, offset in offsets.items()}
+        scratch = engine.stored.scratch(names)
         for name in engine.stored.in_file_order(names):
-            weight = engine.stored.read(name)
+            weight = engine.stored.read(name, scratch)
             weight = weight if weight.dtype in _TYPES else weight.float()
             n, k = weight.shape
             source, target = c_void_p(weight.data_ptr()), c_void_p(self.address[name])

@@ -20,14 +20,11 @@ import torch
 
 from engine_ops.graph import Graph
 from enginehouse.errors import DataLoss
-from inference_service.runners.huge_pages import huge_zeros
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _STORED_AS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
-_HUGE_BYTES = 4 << 20
-"""Tensors from this size on are read into huge pages."""
 
 
 def damaged(file: str, why: str = "cannot be read") -> DataLoss:
@@ -75,24 +72,30 @@ class StoredWeights:
         """`names` in the order in which a disk reads them fastest."""
         return sorted(names, key=self._offsets.__getitem__)
 
-    def read(self, name: str) -> torch.Tensor:
-        """The tensor as it is stored, in memory of its own, on the CPU."""
-        tensor = self._tensors[name]
-        shape, dtype = tuple(int(dim) for dim in tensor.shape), DTYPES[tensor.dtype]
-        size = prod(shape) * dtype.itemsize
-        data = huge_zeros(size) if size >= _HUGE_BYTES else torch.empty(size, dtype=torch.uint8)
+    def scratch(self, names: Iterable[str]) -> torch.Tensor:
+        """Memory in which each of `names` has room, for `read`. uint8."""
+        return torch.empty(max((self._num_bytes(name) for name in names), default=0), dtype=torch.uint8)
+
+    def read(self, name: str, scratch: torch.Tensor | None = None) -> torch.Tensor:
+        """The tensor as it is stored, on the CPU, in memory of its own or in `scratch`, until that is used again."""
+        size = self._num_bytes(name)
+        data = torch.empty(size, dtype=torch.uint8) if scratch is None else scratch[:size]
         self._read_into(data.numpy().data, self._offsets[name])
-        return data.view(dtype).view(shape)
+        return data.view(DTYPES[self._tensors[name].dtype]).view(self._shape(name))
 
     def map(self, name: str) -> torch.Tensor:
         """The tensor as it is stored, in the file: only what is looked at takes memory. Keeps the file mapped."""
-        tensor, start = self._tensors[name], self._offsets[name]
-        dtype = DTYPES[tensor.dtype]
-        shape = tuple(int(dim) for dim in tensor.shape)
+        start, dtype, shape = self._offsets[name], DTYPES[self._tensors[name].dtype], self._shape(name)
         skipped = start % mmap.ALLOCATIONGRANULARITY
-        length = skipped + prod(shape) * dtype.itemsize
+        length = skipped + self._num_bytes(name)
         memory = mmap.mmap(self._fd, length, access=mmap.ACCESS_COPY, offset=start - skipped)
         return torch.frombuffer(memory, dtype=dtype, count=prod(shape), offset=skipped).view(shape)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(int(dim) for dim in self._tensors[name].shape)
+
+    def _num_bytes(self, name: str) -> int:
+        return prod(self._shape(name)) * DTYPES[self._tensors[name].dtype].itemsize
 
     def _read_header(self, size: int) -> tuple[dict[str, _Entry], int]:
         """The tensors by name, and where their data begins."""
@@ -118,8 +121,7 @@ class StoredWeights:
             if (entry.dtype, entry.shape) != (_STORED_AS.get(tensor.dtype), tensor.shape):
                 raise damaged(self.FILE, f"has another shape or type for {name} than the graph")
             begin, end = entry.data_offsets
-            size = prod(entry.shape) * DTYPES[tensor.dtype].itemsize
-            if not 0 <= begin <= end <= data_bytes or end - begin != size:
+            if not 0 <= begin <= end <= data_bytes or end - begin != self._num_bytes(name):
                 raise damaged(self.FILE, f"has no room for {name}")
 
     def _read_into(self, view: memoryview, offset: int) -> None:
