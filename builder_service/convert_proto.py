@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -10,12 +11,12 @@ from google.longrunning import operations_pb2
 from google.protobuf import timestamp_pb2
 from google.rpc import status_pb2
 
-from builder_service import events
+from builder_service import eta, events
 from builder_service.estimate import Estimate
 from builder_service.events import Stored
 from builder_service.job import ErrorEvent, Stage
-from builder_service.jobs import Job
-from engine_store import Alias, Manifest
+from builder_service.state import Job
+from engine_store import Alias, Collected, Manifest, VersionRef
 from engine_store.manifest import CacheGroup, Target, VerifyReport
 from engine_store.store import Problem
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
@@ -39,9 +40,12 @@ _BY_NUMBER = {code.value[0]: cls for code, cls in BY_CODE.items()}
 
 
 class EngineView(NamedTuple):
-    """An engine's versions that are not deleted (the newest first, at least one) and its aliases."""
+    """An engine: the numbers of its versions that are not deleted (the newest first, at least one), when the first
+    and the last of them were made (seconds since the epoch; empty where unknown), and its aliases."""
 
-    versions: list[Manifest]
+    engine: str
+    numbers: list[int]
+    made: list[float]
     aliases: list[Alias]
 
 
@@ -57,20 +61,34 @@ def stage(value: Stage) -> str:
     return f"BUILD_STAGE_{value.name}"
 
 
+def typed(error: ErrorEvent) -> EnginehouseError:
+    """A stored error as an exception."""
+    cls = _BY_NUMBER.get(error.code, EnginehouseError)
+    return cls(error.message, reason=error.reason, metadata=error.metadata)
+
+
 def status(error: ErrorEvent) -> status_pb2.Status:
     """A stored error as a Status with its details."""
-    cls = _BY_NUMBER.get(error.code, EnginehouseError)
-    return to_status(cls(error.message, reason=error.reason, metadata=error.metadata))
+    return to_status(typed(error))
 
 
 # Builds
 
 
-def operation(job: Job, position: int, estimate: Estimate | None, version: Manifest | None) -> operations_pb2.Operation:
+class Live(NamedTuple):
+    """What of a build is not stored. `position`: how many come before it; `leader`: the operation whose result it
+    takes, empty for none; `now` in seconds since the epoch."""
+
+    position: int
+    leader: str
+    now: float
+
+
+def operation(job: Job, live: Live, version: Manifest | None) -> operations_pb2.Operation:
     """A build as an operation. `version`: the manifest where it succeeded and the version still exists."""
     state = job.state
     message = operations_pb2.Operation(name=job.operation, done=state.done)
-    message.metadata.Pack(metadata(job, position, estimate))
+    message.metadata.Pack(metadata(job, live))
     if state.error is not None:
         message.error.CopyFrom(status(state.error))
     elif state.done:
@@ -78,7 +96,7 @@ def operation(job: Job, position: int, estimate: Estimate | None, version: Manif
     return message
 
 
-def metadata(job: Job, position: int, estimate: Estimate | None) -> pb.BuildMetadata:
+def metadata(job: Job, live: Live) -> pb.BuildMetadata:
     state = job.state
     message = pb.BuildMetadata(
         stage=stage(state.stage),
@@ -91,14 +109,18 @@ def metadata(job: Job, position: int, estimate: Estimate | None) -> pb.BuildMeta
         create_time=timestamp(state.create_time),
         engine=f"engines/{job.spec.engine_id}",
         labels=job.spec.labels,
-        queue_position=position,
+        queue_position=live.position,
         reused=state.reused,
         last_sequence=state.last_sequence,
+        shares_operation=live.leader,
+        priority=job.priority,
     )
     if state.end_time is not None:
         message.end_time.CopyFrom(timestamp(state.end_time))
-    if estimate is not None:
-        message.estimate.CopyFrom(estimate_message(estimate))
+    if (end := eta.expected_end(state, job.estimate, live.now)) is not None:
+        message.expected_end_time.CopyFrom(timestamp(end))
+    if job.estimate is not None:
+        message.estimate.CopyFrom(estimate_message(job.estimate))
     return message
 
 
@@ -140,16 +162,16 @@ def _version_or_name(job: Job, version: Manifest | None) -> engine_pb2.EngineVer
 
 
 def engine(view: EngineView) -> engine_pb2.Engine:
-    times = [_seconds(manifest.create_time) for manifest in view.versions]
-    changed = max([*times, *(item.update_time for item in view.aliases)])
-    return engine_pb2.Engine(
-        name=f"engines/{view.versions[0].name}",
-        latest_version=view.versions[0].version,
-        version_count=len(view.versions),
+    message = engine_pb2.Engine(
+        name=f"engines/{view.engine}",
+        latest_version=view.numbers[0],
+        version_count=len(view.numbers),
         aliases=[alias(item) for item in view.aliases],
-        create_time=timestamp(min(times)),
-        update_time=timestamp(changed),
     )
+    if view.made:
+        message.create_time.CopyFrom(timestamp(min(view.made)))
+        message.update_time.CopyFrom(timestamp(max([*view.made, *(item.update_time for item in view.aliases)])))
+    return message
 
 
 def alias(item: Alias) -> engine_pb2.Alias:
@@ -161,10 +183,20 @@ def alias(item: Alias) -> engine_pb2.Alias:
     )
 
 
+def unreadable_version(engine: str, number: int, error: EnginehouseError) -> engine_pb2.EngineVersion:
+    """A version whose manifest cannot be read: its name, and why."""
+    return engine_pb2.EngineVersion(name=f"engines/{engine}/versions/{number}", build_facts={"error": error.message})
+
+
 def engine_version(
-    manifest: Manifest, aliases: list[Alias] | None = None, delete_time: float | None = None
+    manifest: Manifest,
+    aliases: list[Alias] | None = None,
+    *,
+    delete_time: float | None = None,
+    last_use: float | None = None,
 ) -> engine_pb2.EngineVersion:
-    """A version as the wire has it. `aliases`: the engine's; those that point here are named."""
+    """A version as the wire has it. `aliases`: the engine's; those that point here are named. Times are seconds since
+    the epoch."""
     message = engine_pb2.EngineVersion(
         name=f"engines/{manifest.name}/versions/{manifest.version}",
         build_key=manifest.build_key,
@@ -185,7 +217,7 @@ def engine_version(
         libraries={name: value for target in manifest.targets for name, value in target.libraries.items()},
         compute_capabilities=sorted({cc for target in manifest.targets for cc in target.compute_capabilities}),
         size_bytes=sum(file.size_bytes for file in manifest.files),
-        create_time=timestamp(_seconds(manifest.create_time)),
+        create_time=timestamp(seconds(manifest.create_time)),
         aliases=[item.alias for item in aliases or [] if item.version == manifest.version],
         labels=manifest.labels,
         cache_groups=[_cache_group(group) for group in manifest.cache_groups],
@@ -209,11 +241,28 @@ def engine_version(
         message.verify_report.CopyFrom(_verify_report(manifest.verify_report, manifest))
     if delete_time is not None:
         message.delete_time.CopyFrom(timestamp(delete_time))
+    if last_use is not None:
+        message.last_use_time.CopyFrom(timestamp(last_use))
     return message
 
 
 def problem(found: Problem) -> pb.FileProblem:
     return pb.FileProblem(path=found.path, problem=found.problem, expected=found.expected, found=found.found)
+
+
+def collected(found: Collected) -> pb.CollectGarbageResponse:
+    def named(versions: Iterable[VersionRef]) -> list[str]:
+        return [f"engines/{engine}/versions/{version}" for engine, version in versions]
+
+    return pb.CollectGarbageResponse(
+        removed_versions=named(found.removed),
+        evicted_versions=named(found.evicted),
+        waiting_versions=named(found.waiting),
+        removed_blobs=found.blobs,
+        freed_bytes=found.freed_bytes,
+        used_bytes=found.usage.used_bytes,
+        quota_bytes=found.usage.quota_bytes,
+    )
 
 
 def _target(target: Target, manifest: Manifest) -> engine_pb2.EngineTarget:
@@ -271,5 +320,6 @@ def _files_digest(manifest: Manifest) -> str:
     return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _seconds(iso: str) -> float:
+def seconds(iso: str) -> float:
+    """A time of a manifest in seconds since the epoch."""
     return datetime.fromisoformat(iso).timestamp()

@@ -19,12 +19,14 @@ from pathlib import Path
 
 from google.longrunning import operations_pb2_grpc
 
-from builder_service.jobs import JobStore
+from builder_service.collector import Collector
+from builder_service.jobs import HISTORY_SECONDS, JobStore
 from builder_service.operations import BuilderOperations
 from builder_service.process import ChildSettings
 from builder_service.requests import Site
 from builder_service.servicer import BuilderServicer
 from builder_service.supervisor import Supervisor
+from builder_service.validator import Validator
 from engine_store import EngineStore
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
 from enginehouse.errors import FailedPrecondition, InvalidArgument
@@ -35,8 +37,6 @@ from service_kit.server import Daemon, ServerSettings, run
 
 log = logs.logger("builder")
 
-_COLLECT_SECONDS = 60.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class BuilderSettings:
@@ -44,7 +44,10 @@ class BuilderSettings:
 
     `store`: the engine store, shared with the servers. `state`: the builder's own directory on local disk (queue,
     downloads). `roots`: checkpoints are read under these only. `offline`: never ask the hub. `child`: the build's
-    process and its memory limit. `max_concurrent_builds`, `max_queued_builds`: counts.
+    process and its memory limit. `max_concurrent_builds`, `max_queued_builds`: counts. `memory_budget`: bytes that
+    running builds are estimated to need together (0: no bound); one build always runs. `store_quota_bytes`: above it
+    the versions that were used longest ago are deleted (0: no quota). `max_history`, `history_seconds`: how many ended
+    builds are remembered, and how long.
     """
 
     store: Path
@@ -54,11 +57,17 @@ class BuilderSettings:
     child: ChildSettings = field(default_factory=ChildSettings)
     max_concurrent_builds: int = 1
     max_queued_builds: int = 100
+    memory_budget: int = 0
+    store_quota_bytes: int = 0
+    max_history: int = 1000
+    history_seconds: float = HISTORY_SECONDS
     offline: bool = False
 
     def __post_init__(self) -> None:
         if self.max_concurrent_builds < 1 or self.max_queued_builds < 1:
             raise InvalidArgument("A builder needs room for one build at least; raise the count.")
+        if min(self.memory_budget, self.store_quota_bytes, self.max_history, self.history_seconds) < 0:
+            raise InvalidArgument("A builder's budgets, quotas and history are 0 or more.")
         for root in self.roots:
             if not root.is_dir():
                 raise InvalidArgument(
@@ -82,30 +91,38 @@ async def serve(settings: BuilderSettings) -> None:
 
 async def register(daemon: Daemon, settings: BuilderSettings) -> None:
     """Puts the builder onto a server that is about to start, and says SERVING once its queue is open."""
-    store = EngineStore(usable_directory(settings.store, "store"))
-    jobs = JobStore(usable_directory(settings.state, "state") / "builds.sqlite", max_queued=settings.max_queued_builds)
-    supervisor = Supervisor(jobs, store, settings.child, settings.max_concurrent_builds)
+    store = EngineStore(usable_directory(settings.store, "store"), quota_bytes=settings.store_quota_bytes)
+    jobs = JobStore(
+        usable_directory(settings.state, "state") / "builds.sqlite",
+        max_queued=settings.max_queued_builds,
+        max_done=settings.max_history,
+        history_seconds=settings.history_seconds,
+    )
+    supervisor = Supervisor(jobs, store, settings.child, settings.max_concurrent_builds, settings.memory_budget)
     operations = BuilderOperations(supervisor, store, daemon.draining)
     site = Site(
         store=settings.store.absolute(),
         cache=usable_directory(settings.state / "cache", "cache"),
         roots=tuple(root.absolute() for root in settings.roots),
         offline=settings.offline,
+        store_quota_bytes=settings.store_quota_bytes,
     )
+    validator, collector = Validator(settings.child), Collector(store)
     daemon.add(
         builder_pb2_grpc.add_BuilderServiceServicer_to_server,
-        BuilderServicer(supervisor, store, operations, site, daemon.draining),
+        BuilderServicer(supervisor, store, operations, validator, collector, site, daemon.draining),
     )
     daemon.add(operations_pb2_grpc.add_OperationsServicer_to_server, OperationsServicer(operations))
-    await supervisor.start()
-    collector = asyncio.create_task(_collect(store), name="collector")
-    _end_with(daemon, supervisor, operations, collector, jobs)
+    await supervisor.recover()
+    daemon.on_start(supervisor.start)
+    collecting = asyncio.create_task(collector.run(), name="collector")
+    _end_with(daemon, supervisor, operations, collecting, jobs)
     await daemon.health.set_serving()
     log.info(
         "builder ready",
         store=str(settings.store),
         roots=[str(root) for root in settings.roots],
-        queued=sum(not job.state.done for job in jobs.all()),
+        queued=jobs.unfinished(),
     )
 
 
@@ -113,39 +130,20 @@ def _end_with(
     daemon: Daemon,
     supervisor: Supervisor,
     operations: BuilderOperations,
-    collector: asyncio.Task[None],
+    collecting: asyncio.Task[None],
     jobs: JobStore,
 ) -> None:
     """Running builds are put back at the end's beginning: they could outlast any grace."""
 
     async def close() -> None:
         await supervisor.close()  # for a start that failed after this: nothing was drained
-        collector.cancel()
-        await asyncio.gather(collector, return_exceptions=True)
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
         await operations.checks.close()
         jobs.close()
 
     daemon.on_drain(supervisor.close)
     daemon.on_stop(close)
-
-
-async def _collect(store: EngineStore) -> None:
-    """Removes deleted versions for good, once a minute."""
-    while True:
-        await asyncio.sleep(_COLLECT_SECONDS)
-        try:
-            collected = await asyncio.to_thread(store.collect)
-        except Exception:
-            log.exception("collecting deleted versions failed; it is tried again in a minute")
-        else:
-            if collected.removed or collected.evicted or collected.blobs:
-                log.info(
-                    "deleted versions removed",
-                    removed=len(collected.removed),
-                    evicted=len(collected.evicted),
-                    blobs=collected.blobs,
-                    freed_bytes=collected.freed_bytes,
-                )
 
 
 @contextmanager

@@ -42,15 +42,19 @@ class Memory(msgspec.Struct, frozen=True, tag="memory"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The last event. `version` is the published number when it succeeded, else 0 with the reason in `error`."""
+    """The last event. `version` is the published number when it succeeded, else 0 with the reason in `error`. `shares`:
+    the operation of the identical build that the result is from."""
 
     stage: Stage
     version: int = 0
     reused: bool = False
     error: ErrorEvent | None = None
+    shares: str = ""
 
 
 Event = Started | Progress | Log | Memory | Finished
+Sample = Progress | Memory
+"""Events that the next of their kind supersedes."""
 
 
 class Stored(NamedTuple):
@@ -78,19 +82,23 @@ FINAL = (Stage.SUCCEEDED, Stage.FAILED, Stage.CANCELLED)
 
 def _next_stages() -> dict[Stage, frozenset[Stage]]:
     table = {stage: frozenset({*RUNNING[place + 1 :], *FINAL, Stage.QUEUED}) for place, stage in enumerate(RUNNING)}
-    table[Stage.QUEUED] = frozenset({Stage.FETCHING, Stage.FAILED, Stage.CANCELLED})
+    table[Stage.QUEUED] = frozenset({Stage.FETCHING, *FINAL})
     return table | {stage: frozenset() for stage in FINAL}
 
 
 NEXT_STAGES = _next_stages()
 """From each stage to those that may follow. A running build goes forward only (stages may be left out), ends, or is
-queued again when its daemon goes away."""
+queued again when its daemon goes away. A waiting build may end with the result of an identical one."""
 
 
-def fraction(stage: Stage, done: int = 0, total: int = 0) -> float:
-    """How much of the whole build is done, 0 to 1, at `done` of `total` units of a stage that runs or succeeded."""
+def fraction(stage: Stage, share: float = 0.0) -> float:
+    """How much of the whole build is done, 0 to 1, at this share (0 to 1) of a stage that runs or succeeded."""
     begin = _BEGINS[stage]
-    if stage not in RUNNING or total <= 0:
-        return begin
-    end = list(_BEGINS.values())[list(_BEGINS).index(stage) + 1]
-    return begin + (end - begin) * min(max(done / total, 0.0), 1.0)
+    return begin + weight(stage) * min(max(share, 0.0), 1.0)
+
+
+def weight(stage: Stage) -> float:
+    """The stage's part of a whole build, 0 to 1; 0 for one that does not run."""
+    if stage not in RUNNING:
+        return 0.0
+    return list(_BEGINS.values())[list(_BEGINS).index(stage) + 1] - _BEGINS[stage]

@@ -64,6 +64,8 @@ class BuildJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     alias: str = ""
     force: bool = False
     offline: bool = False
+    store_quota_bytes: int = 0
+    """What the store may hold, the new version included; 0 for no bound."""
     validate_only: bool = False
     """Open and check everything that a build would, and stop before CONVERTING; the result's version is the one that
     has the build key, 0 for none."""

@@ -2,117 +2,49 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from builder_service import events
-from builder_service.events import FINAL, NEXT_STAGES, Event, Finished, Log, Memory, Progress, Started, Stored
+from builder_service.database import Database
+from builder_service.estimate import Estimate
+from builder_service.events import RUNNING, Event, Finished, Log, Sample, Started, Stored
 from builder_service.job import BuildJob, ErrorEvent, Stage
+from builder_service.sharing import fingerprint
+from builder_service.state import Job, State, apply
+from builder_service.turns import PATIENCE_SECONDS, Waiting, turn
 from enginehouse.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
 
 MAX_LOSSES = 3
 """A build whose daemon died this often while it ran is given up: it may be the cause."""
-
-_NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-"""A full file system shows as either, by where SQLite meets it."""
-_VERSION = 1
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS jobs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    operation TEXT NOT NULL UNIQUE,
-    request_id TEXT UNIQUE,
-    request BLOB NOT NULL,
-    spec BLOB NOT NULL,
-    stage TEXT NOT NULL,
-    state BLOB NOT NULL,
-    child TEXT NOT NULL DEFAULT '',
-    losses INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX IF NOT EXISTS jobs_by_stage ON jobs (stage, id);
-CREATE TABLE IF NOT EXISTS events (
-    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    sequence INTEGER NOT NULL,
-    time REAL NOT NULL,
-    payload BLOB NOT NULL,
-    PRIMARY KEY (job, sequence)
-) WITHOUT ROWID;
-"""
-_COLUMNS = "id, operation, request, spec, state, child, losses"
+HISTORY_SECONDS = 30 * 86_400.0
+IDENTICAL_FACTOR = 10
+"""Identical builds that wait count as one against the queue's limit; all together may be this many times the limit."""
+_LOST_SEQUENCES = 10_000
+"""What a power cut may have taken back of a lost build's events, whose numbers watchers know, is not numbered again."""
+_THIN_EVERY = 256
+_COLUMNS = "id, operation, request, spec, state, child, losses, priority, fingerprint, estimate"
 _EVENT = msgspec.json.Decoder(Event)
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a build is. Times are seconds since the epoch, memory is in bytes."""
-
-    stage: Stage = Stage.QUEUED
-    stage_time: float
-    create_time: float
-    end_time: float | None = None
-    fraction: float = 0.0
-    attempt: int = 1
-    message: str = "Waiting for its turn."
-    memory_peak: int = 0
-    build_key: str = ""
-    version: int = 0
-    reused: bool = False
-    error: ErrorEvent | None = None
-    last_sequence: int = 0
-
-    @property
-    def done(self) -> bool:
-        return self.stage in FINAL
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A build as stored. `operation` is its name ("operations/..."), `request` the caller's message as bytes, `child`
-    the owner token of the process that runs it (empty: none)."""
-
-    id: int
-    operation: str
-    request: bytes
-    spec: BuildJob
-    state: State
-    child: str
-    losses: int
-
-
-def apply(state: State, event: Event, now: float) -> State:
-    """The state after an event. Pure; a stage that may not follow is a broken invariant."""
-    changes: dict[str, Any] = {"last_sequence": state.last_sequence + 1}
-    match event:
-        case Started(stage=stage, fraction=fraction, attempt=attempt):
-            assert stage in NEXT_STAGES[state.stage], f"{state.stage} -> {stage}"
-            changes |= {"stage": stage, "stage_time": now, "fraction": fraction, "attempt": attempt, "message": ""}
-        case Progress(done=done, total=total, unit=unit, fraction=fraction):
-            changes |= {"fraction": max(fraction, state.fraction), "message": f"{done} of {total} {unit}"}
-        case Log(text=text):
-            changes |= {"message": text}
-        case Memory(peak=peak):
-            changes |= {"memory_peak": max(peak, state.memory_peak)}
-        case Finished(stage=stage, version=version, reused=reused, error=error):
-            assert stage in FINAL, stage
-            assert stage in NEXT_STAGES[state.stage], f"{state.stage} -> {stage}"
-            fraction = 1.0 if stage is Stage.SUCCEEDED else state.fraction
-            changes |= {"stage": stage, "stage_time": now, "end_time": now, "fraction": fraction, "error": error}
-            changes |= {"version": version, "reused": reused, "message": error.message if error else ""}
-    return msgspec.structs.replace(state, **changes)
+_STATE, _SPEC = msgspec.json.Decoder(State), msgspec.json.Decoder(BuildJob)
+_ESTIMATE: msgspec.json.Decoder[Estimate | None] = msgspec.json.Decoder(Estimate | None)
 
 
 class JobStore:
-    """All builds of one daemon. One thread uses it; each call is one transaction, on disk when it returns.
+    """All builds of one daemon. One thread uses it; each call is one transaction, on disk when it returns: except for
+    what runs meanwhile (progress, memory, log lines), which a power cut may take back.
 
     Args:
         path: the database, on local disk; made where it is missing.
-        max_queued: builds that may wait; one more is ResourceExhausted.
+        max_queued: builds that may wait, identical ones counted once; one more is ResourceExhausted.
         max_done: finished builds that are kept, the newest.
-        max_events: events that are kept of each build, the newest.
+        history_seconds: for how long finished builds are kept at most.
+        max_samples: progress and memory events that are kept of each build, about, the newest.
+        max_logs: log lines that are kept of each build, the first; a last line says how many were dropped.
     """
 
     def __init__(
@@ -121,23 +53,44 @@ class JobStore:
         *,
         max_queued: int = 100,
         max_done: int = 1000,
-        max_events: int = 10_000,
+        history_seconds: float = HISTORY_SECONDS,
+        max_samples: int = 10_000,
+        max_logs: int = 1000,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._max_queued, self._max_done, self._max_events = max_queued, max_done, max_events
-        self._clock = clock
-        self._db = _open(path)
+        self._max_queued, self._max_done, self._history_seconds = max_queued, max_done, history_seconds
+        self._max_samples, self._max_logs = max_samples, max_logs
+        self.clock = clock
+        self.database = Database(path)
+        latest = self.database.execute(
+            f"SELECT max(turn + priority * {PATIENCE_SECONDS}) FROM jobs WHERE ended IS NULL"
+        )
+        self._entered: float = latest.fetchone()[0] or 0.0
 
     def close(self) -> None:
-        self._db.close()
+        self.database.close()
 
-    def submit(self, spec: BuildJob, request: bytes, request_id: str = "") -> Job:
+    # Waiting
+
+    def submit(
+        self,
+        spec: BuildJob,
+        request: bytes,
+        request_id: str = "",
+        *,
+        priority: float = 0.5,
+        estimate: Estimate | None = None,
+        stamp: str = "",
+    ) -> Job:
         """Queues a build. The same request_id with the same request answers with the build it made.
+
+        Args:
+            priority: 0 to 1, higher first.
+            stamp: the source's `source_stamp`.
 
         Raises: AlreadyExists for a used request_id with another request; ResourceExhausted when the queue is full.
         """
-        with self._transaction():
+        with self.database.transaction():
             if request_id and (known := self._row("request_id = ?", request_id)):
                 if known.request != request:
                     raise AlreadyExists(
@@ -146,20 +99,50 @@ class JobStore:
                         metadata={"field": "request_id", "operation": known.operation},
                     )
                 return known
-            self._refuse_full_queue()
-            operation, now = f"operations/{uuid.uuid4().hex}", self._clock()
-            self._db.execute(
-                "INSERT INTO jobs (operation, request_id, request, spec, stage, state) VALUES (?, ?, ?, ?, ?, ?)",
-                (
-                    operation,
-                    request_id or None,
-                    request,
-                    msgspec.json.encode(spec),
-                    Stage.QUEUED,
-                    msgspec.json.encode(State(stage_time=now, create_time=now)),
-                ),
+            same = fingerprint(spec, stamp)
+            self._refuse_full_queue(same)
+            operation, now = f"operations/{uuid.uuid4().hex}", self.clock()
+            self._entered = max(self._entered, now)  # a clock that was set back lets nobody in before others
+            self._insert(
+                operation=operation,
+                request_id=request_id or None,
+                request=request,
+                spec=msgspec.json.encode(spec),
+                stage=Stage.QUEUED,
+                state=msgspec.json.encode(State(stage_time=now, create_time=now)),
+                priority=priority,
+                turn=turn(priority, self._entered),
+                fingerprint=same,
+                estimate=msgspec.json.encode(estimate),
+                memory=estimate.memory_bytes if estimate else None,
             )
             return self.get(operation)
+
+    def waiting(self) -> list[Waiting]:
+        """The builds that wait, in their turn."""
+        query = "SELECT operation, fingerprint, memory FROM jobs WHERE stage = ? ORDER BY turn, id"
+        return [Waiting(*row) for row in self.database.execute(query, Stage.QUEUED)]
+
+    def waiting_like(self, same: str) -> list[str]:
+        """The operations that wait with this fingerprint, in their turn."""
+        return [build.operation for build in self.waiting() if same and build.fingerprint == same]
+
+    def queue_position(self, job: Job) -> int:
+        """How many builds come before this one, those that run included; 0 when it does not wait."""
+        if job.state.stage is not Stage.QUEUED:
+            return 0
+        (mine,) = self.database.execute("SELECT turn FROM jobs WHERE id = ?", job.id).fetchone()
+        before = "SELECT count(*) FROM jobs WHERE stage = ? AND (turn, id) < (?, ?)"
+        running = f"SELECT count(*) FROM jobs WHERE stage IN ({_marks(RUNNING)})"
+        return sum(
+            int(found.fetchone()[0])
+            for found in (
+                self.database.execute(before, Stage.QUEUED, mine, job.id),
+                self.database.execute(running, *RUNNING),
+            )
+        )
+
+    # Reading
 
     def get(self, operation: str) -> Job:
         """The build behind an operation; NotFound when there is none."""
@@ -172,73 +155,79 @@ class JobStore:
             )
         return job
 
-    def all(self) -> list[Job]:
-        """Every build that is kept, the newest first."""
-        return self._rows("1 ORDER BY id DESC")
-
-    def next_queued(self) -> Job | None:
-        """The build whose turn it is; None when none waits."""
-        return self._row("stage = ? ORDER BY id", Stage.QUEUED)
+    def page(self, size: int, before: int | None = None) -> list[Job]:
+        """The newest builds, at most `size`; only those with an id below `before`."""
+        return self._rows("id < ? ORDER BY id DESC LIMIT ?", (1 << 63) - 1 if before is None else before, size)
 
     def running(self) -> list[Job]:
         """The builds that are neither waiting nor done."""
-        marks = ", ".join("?" * len(events.RUNNING))
-        return self._rows(f"stage IN ({marks}) ORDER BY id", *events.RUNNING)
+        return self._rows(f"stage IN ({_marks(RUNNING)}) ORDER BY id", *RUNNING)
 
-    def queue_position(self, job: Job) -> int:
-        """How many builds come before this one; 0 when it does not wait."""
-        if job.state.stage is not Stage.QUEUED:
-            return 0
-        done = ", ".join("?" * len(FINAL))
-        query = f"SELECT count(*) FROM jobs WHERE id < ? AND stage NOT IN ({done})"
-        return int(self._db.execute(query, (job.id, *FINAL)).fetchone()[0])
-
-    def record(self, operation: str, event: Event) -> Job:
-        """Adds an event and what follows from it for the build."""
-        with self._transaction():
-            job, now = self.get(operation), self._clock()
-            state = apply(job.state, event, now)
-            self._db.execute(
-                "INSERT INTO events VALUES (?, ?, ?, ?)",
-                (job.id, state.last_sequence, now, msgspec.json.encode(event)),
-            )
-            self._save(job.id, state)
-            oldest = state.last_sequence - self._max_events
-            self._db.execute("DELETE FROM events WHERE job = ? AND sequence <= ?", (job.id, oldest))
-            if state.done:
-                self._trim()
-            return msgspec.structs.replace(job, state=state)
-
-    def set_build_key(self, operation: str, build_key: str) -> None:
-        """Notes the key once it is known. No event: it is read with the operation."""
-        with self._transaction():
-            job = self.get(operation)
-            self._save(job.id, msgspec.structs.replace(job.state, build_key=build_key))
-
-    def set_child(self, operation: str, child: str) -> None:
-        """Notes which process runs the build, so that a later daemon can end it."""
-        with self._transaction():
-            self._db.execute("UPDATE jobs SET child = ? WHERE operation = ?", (child, operation))
-
-    def requeue(self, operation: str, *, lost: bool) -> Job:
-        """Puts a running build back into its place in the queue, for another attempt.
-
-        Args:
-            lost: the daemon died meanwhile. The third time the build fails instead.
-        """
-        with self._transaction():
-            job = self.get(operation)
-            losses = job.losses + lost
-            self._db.execute("UPDATE jobs SET losses = ?, child = '' WHERE id = ?", (losses, job.id))
-            if losses >= MAX_LOSSES:
-                return self.record(operation, Finished(Stage.FAILED, error=_given_up(losses)))
-            return self.record(operation, Started(Stage.QUEUED, 0.0, job.state.attempt + 1))
+    def unfinished(self) -> int:
+        """How many builds wait or run."""
+        return int(self.database.execute("SELECT count(*) FROM jobs WHERE ended IS NULL").fetchone()[0])
 
     def events_after(self, operation: str, sequence: int, limit: int = 500) -> list[Stored]:
         """The kept events after `sequence`, in order, at most `limit`."""
         query = "SELECT sequence, time, payload FROM events WHERE job = ? AND sequence > ? ORDER BY sequence LIMIT ?"
-        rows = self._db.execute(query, (self.get(operation).id, sequence, limit))
+        rows = self.database.execute(query, self.get(operation).id, sequence, limit)
         return [Stored(number, when, _EVENT.decode(payload)) for number, when, payload in rows]
+
+    # Writing
+
+    def together(self) -> AbstractContextManager[None]:
+        """Makes the calls inside one transaction."""
+        return self.database.transaction()
+
+    def record(self, operation: str, event: Event) -> Job:
+        """Adds an event and what follows from it for the build."""
+        with self.database.transaction(durable=isinstance(event, Started | Finished)):
+            job = self.get(operation)
+            if isinstance(event, Log) and job.state.logs >= self._max_logs:
+                dropped = job.state.dropped_logs + 1
+                return self._save(job, msgspec.structs.replace(job.state, dropped_logs=dropped))
+            if isinstance(event, Finished) and job.state.dropped_logs:
+                job = self._append(job, Log("warning", f"{job.state.dropped_logs} more log lines were dropped."))
+            job = self._append(job, event)
+            if job.state.done:
+                self.expire()
+            return job
+
+    def set_build_key(self, operation: str, build_key: str) -> None:
+        """Notes the key once it is known. No event: it is read with the operation."""
+        with self.database.transaction(durable=False):
+            job = self.get(operation)
+            self._save(job, msgspec.structs.replace(job.state, build_key=build_key))
+
+    def set_child(self, operation: str, child: str) -> None:
+        """Notes which process runs the build, so that a later daemon can end it."""
+        with self.database.transaction(durable=False):
+            self.database.execute("UPDATE jobs SET child = ? WHERE operation = ?", child, operation)
+
+    def lose(self, operation: str, *, power_cut: bool = False) -> Job:
+        """Puts a build whose daemon died back into its place in the queue, for another attempt. The third time the
+        build fails instead.
+
+        Args:
+            power_cut: the machine went too, maybe with events that watchers saw.
+        """
+        with self.database.transaction():
+            job = self.get(operation)
+            losses = job.losses + 1
+            self.database.execute("UPDATE jobs SET losses = ? WHERE id = ?", losses, job.id)
+            sequence = job.state.last_sequence + (_LOST_SEQUENCES if power_cut else 0)
+            self._save(job, msgspec.structs.replace(job.state, last_sequence=sequence))
+            if losses >= MAX_LOSSES:
+                return self.record(operation, Finished(Stage.FAILED, error=_given_up(losses)))
+            job = self.requeue(operation, job.state.attempt + 1)
+            text = f"The builder ended while it worked on this build ({losses} of {MAX_LOSSES} times at most)."
+            return self.record(operation, Log("warning", text))
+
+    def requeue(self, operation: str, attempt: int) -> Job:
+        """Puts a running build back into its place in the queue."""
+        with self.database.transaction():
+            self.set_child(operation, "")
+            return self.record(operation, Started(Stage.QUEUED, 0.0, attempt))
 
     def delete(self, operation: str) -> None:
         """Forgets a finished build (its engine stays); FailedPrecondition for one that is not finished."""
@@ -249,90 +238,78 @@ class JobStore:
                 reason="OPERATION_RUNNING",
                 metadata={"operation": operation},
             )
-        with self._transaction():
-            self._db.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
+        with self.database.transaction():
+            self.database.execute("DELETE FROM jobs WHERE id = ?", job.id)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """One atomic step; joins the transaction that is open already. ResourceExhausted when the disk is full."""
-        if self._db.in_transaction:
-            yield
-            return
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
-        except BaseException as error:
-            if self._db.in_transaction:  # SQLite ends it itself after some failures, a COMMIT's among them
-                self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in _NO_SPACE:
-                raise ResourceExhausted(
-                    "The disk with the builder's queue is full; free some space and try again.",
-                    reason="DISK_FULL",
-                    metadata={"subject": "build queue"},
-                    retry_after=30.0,
-                ) from error
-            raise
+    def expire(self) -> None:
+        """Forgets finished builds that are too old, and the oldest of too many."""
+        oldest = self.clock() - self._history_seconds
+        kept = "SELECT id FROM jobs WHERE ended IS NOT NULL ORDER BY id DESC LIMIT -1 OFFSET ?"
+        with self.database.transaction(durable=False):
+            self.database.execute("DELETE FROM jobs WHERE ended < ?", oldest)
+            self.database.execute(f"DELETE FROM jobs WHERE id IN ({kept})", self._max_done)
 
-    def _save(self, job: int, state: State) -> None:
-        self._db.execute(
-            "UPDATE jobs SET stage = ?, state = ? WHERE id = ?", (state.stage, msgspec.json.encode(state), job)
+    def _append(self, job: Job, event: Event) -> Job:
+        """Writes the event behind the others. Now and then, samples that were superseded long ago go."""
+        now = self.clock()
+        state = apply(job.state, event, now)
+        row = (job.id, state.last_sequence, now, msgspec.json.encode(event), isinstance(event, Sample))
+        self.database.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", *row)
+        if state.last_sequence % _THIN_EVERY == 0:
+            old = "DELETE FROM events WHERE job = ? AND sequence <= ? AND sample"
+            self.database.execute(old, job.id, state.last_sequence - self._max_samples)
+        return self._save(job, state)
+
+    def _save(self, job: Job, state: State) -> Job:
+        self.database.execute(
+            "UPDATE jobs SET stage = ?, state = ?, ended = ? WHERE id = ?",
+            state.stage,
+            msgspec.json.encode(state),
+            state.end_time,
+            job.id,
         )
+        return msgspec.structs.replace(job, state=state)
+
+    def _insert(self, **columns: object) -> None:
+        query = f"INSERT INTO jobs ({', '.join(columns)}) VALUES ({_marks(columns)})"
+        self.database.execute(query, *columns.values())
 
     def _rows(self, where: str, *values: object) -> list[Job]:
-        rows = self._db.execute(f"SELECT {_COLUMNS} FROM jobs WHERE {where}", values)
-        return [_job(row) for row in rows]
+        return [_job(row) for row in self.database.execute(f"SELECT {_COLUMNS} FROM jobs WHERE {where}", *values)]
 
     def _row(self, where: str, *values: object) -> Job | None:
         return next(iter(self._rows(f"{where} LIMIT 1", *values)), None)
 
-    def _trim(self) -> None:
-        marks = ", ".join("?" * len(FINAL))
-        kept = f"SELECT id FROM jobs WHERE stage IN ({marks}) ORDER BY id DESC LIMIT -1 OFFSET ?"
-        self._db.execute(f"DELETE FROM jobs WHERE id IN ({kept})", (*FINAL, self._max_done))
-
-    def _refuse_full_queue(self) -> None:
-        waiting = self._db.execute("SELECT count(*) FROM jobs WHERE stage = ?", (Stage.QUEUED,)).fetchone()[0]
-        if waiting >= self._max_queued:
+    def _refuse_full_queue(self, same: str) -> None:
+        waiting = [build.fingerprint for build in self.waiting()]
+        distinct = len({each for each in waiting if each}) + waiting.count("")
+        new = not same or same not in waiting
+        if (new and distinct >= self._max_queued) or len(waiting) >= self._max_queued * IDENTICAL_FACTOR:
             raise ResourceExhausted(
-                f"{waiting} builds wait already, the most that this builder keeps; try again later.",
+                f"{len(waiting)} builds wait already, the most that this builder keeps; try again later.",
                 reason="BUILD_QUEUE_FULL",
                 metadata={"subject": "build queue", "limit": self._max_queued},
                 retry_after=30.0,
             )
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """The database with its tables; FailedPrecondition for a file that is damaged or of a later version."""
-    db = sqlite3.connect(path, isolation_level=None)
-    try:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
-            db.execute(f"PRAGMA {pragma}")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError(f"format {version}, this builder reads {_VERSION}")
-        db.executescript(f"{_SCHEMA} PRAGMA user_version = {_VERSION};")
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise FailedPrecondition(
-            f"The build queue {path} cannot be used ({error}); move it away to begin with an empty one. "
-            "Engines are not affected.",
-            reason="QUEUE_UNUSABLE",
-            metadata={"path": path},
-        ) from error
-    return db
+def _marks(values: Iterable[object]) -> str:
+    return ", ".join("?" for _ in values)
 
 
 def _job(row: tuple[Any, ...]) -> Job:
-    number, operation, request, spec, state, child, losses = row
+    number, operation, request, spec, state, child, losses, priority, same, estimate = row
     return Job(
         id=number,
         operation=operation,
         request=request,
-        spec=msgspec.json.decode(spec, type=BuildJob),
-        state=msgspec.json.decode(state, type=State),
+        spec=_SPEC.decode(spec),
+        state=_STATE.decode(state),
         child=child,
         losses=losses,
+        priority=priority,
+        fingerprint=same,
+        estimate=_ESTIMATE.decode(estimate),
     )
 
 

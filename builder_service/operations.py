@@ -10,14 +10,15 @@ from typing import Any
 from google.longrunning import operations_pb2
 
 from builder_service import convert_proto
-from builder_service.estimate import estimate
+from builder_service.convert_proto import Live
 from builder_service.job import Stage
-from builder_service.jobs import Job
+from builder_service.jobs import JobStore
+from builder_service.state import Job
 from builder_service.supervisor import Supervisor
 from engine_store import EngineStore, Manifest
 from enginehouse.errors import NotFound
 from service_kit.operations import COLLECTION, InMemoryOperations
-from service_kit.pagination import MAX_SIZE, Page, Paged, paginate
+from service_kit.pagination import MAX_SIZE, Page, Paged, bad_token, encode
 
 
 class BuilderOperations:
@@ -33,9 +34,9 @@ class BuilderOperations:
 
     async def encode(self, job: Job) -> operations_pb2.Operation:
         """A build as an operation, with its version where it has one."""
-        position = self._supervisor.jobs.queue_position(job)
-        needs = await asyncio.to_thread(estimate, job.spec)
-        return convert_proto.operation(job, position, needs, await self.version_of(job))
+        jobs, leader = self._supervisor.jobs, self._supervisor.leader(job)
+        position = 1 if leader and not job.state.done else jobs.queue_position(job)
+        return convert_proto.operation(job, Live(position, leader, jobs.clock()), await self.version_of(job))
 
     async def version_of(self, job: Job) -> Manifest | None:
         """The manifest that a build made; None when it made none, or it was deleted since."""
@@ -51,11 +52,15 @@ class BuilderOperations:
         return await self.encode(job)
 
     async def list(self, page: Page) -> Paged[operations_pb2.Operation]:
-        """Builds, the newest first, then checks."""
-        jobs = {f"b{job.id:015d}": job for job in self._supervisor.jobs.all()}
-        checks = {f"a{each.name}": each for each in (await self.checks.list(Page(MAX_SIZE, None))).items}
-        keys, token = paginate([*jobs, *checks], str, page, COLLECTION, descending=True)
-        return Paged([await self.encode(jobs[key]) if key in jobs else checks[key] for key in keys], token)
+        """Builds, the newest first, then checks. Only the page's own builds are read."""
+        builds = [(f"b{job.id:019d}", job) for job in _builds(self._supervisor.jobs, page)]
+        found = (await self.checks.list(Page(MAX_SIZE, None))).items
+        checks = [(f"a{each.name}", each) for each in sorted(found, key=lambda each: each.name, reverse=True)]
+        past = [entry for entry in checks if page.after is None or entry[0] < str(page.after)]
+        entries: list[tuple[str, Job | operations_pb2.Operation]] = [*builds, *past]
+        shown = entries[: page.size]
+        token = encode(shown[-1][0], COLLECTION) if len(entries) > page.size else ""
+        return Paged([await self.encode(each) if isinstance(each, Job) else each for _, each in shown], token)
 
     async def cancel(self, name: str) -> None:
         if self._job(name) is None:
@@ -84,6 +89,18 @@ class BuilderOperations:
         with contextlib.suppress(NotFound):
             return self._supervisor.jobs.get(name)
         return None
+
+
+def _builds(jobs: JobStore, page: Page) -> list[Job]:
+    """The builds of a page, and one more where there is one."""
+    if page.after is None:
+        return jobs.page(page.size + 1)
+    kind, number = str(page.after)[:1], str(page.after)[1:]
+    if kind == "b" and number.isdecimal() and len(number) == 19:
+        return jobs.page(page.size + 1, int(number))
+    if kind == "a":
+        return []
+    raise bad_token()
 
 
 async def first(*waits: Coroutine[Any, Any, object]) -> None:

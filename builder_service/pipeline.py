@@ -67,23 +67,28 @@ def run_build(job: BuildJob, report: Report) -> ResultEvent:
         EnginehouseError: the build cannot be done, or failed a gate; nothing was published.
     """
     check_targets(job)
-    store = EngineStore(job.store)
+    store = EngineStore(job.store, quota_bytes=job.store_quota_bytes)
     _check_alias(job, store)
     report(StageEvent(Stage.FETCHING))
     checkpoint = _open(job, report)
     try:
         opened = _inspect(job, checkpoint, report)
-        existing = store.find(job.engine_id, opened.key)
+        existing = _satisfying(job, store.find(job.engine_id, opened.key))
         report(KeyEvent(opened.key, existing.version if existing else 0))
-        if existing is None or job.force:
-            result = _build(job, opened, store, report)
-        else:
-            result = ResultEvent(job.engine_id, existing.version, reused=True)
+        if job.validate_only:
+            return ResultEvent(job.engine_id, existing.version if existing else 0, reused=existing is not None)
+        if existing is not None and not job.force:
+            return ResultEvent(job.engine_id, existing.version, reused=True)
+        return _build(job, opened, store, report)
     finally:
         checkpoint.close()
-    if job.alias:
-        store.set_alias(job.engine_id, job.alias, result.version)
-    return result
+
+
+def _satisfying(job: BuildJob, found: Manifest | None) -> Manifest | None:
+    """The version, unless it was not verified and shall be."""
+    if found is None or job.verify == "off" or job.weights == "dummy":
+        return found
+    return found if found.verify_report is not None and found.verify_report.status == "passed" else None
 
 
 def _check_alias(job: BuildJob, store: EngineStore) -> None:
@@ -119,10 +124,14 @@ def _inspect(job: BuildJob, checkpoint: Checkpoint, report: Report) -> Opened:
 
 
 def _build(job: BuildJob, opened: Opened, store: EngineStore, report: Report) -> ResultEvent:
+    for evicted in store.make_room(plan_layout(opened.parts, opened.plan.dtype).data_bytes):
+        report(LogEvent("info", f"{evicted.name}@{evicted.version} was deleted to make room in the store"))
     with store.stage() as staging:
         built = _stage_files(job, opened, staging.path, report)
         report(StageEvent(Stage.PUBLISHING))
-        published = staging.publish(_manifest(job, opened, built, staging.path), force=job.force)
+        found = store.find(job.engine_id, opened.key)
+        force = job.force or (found is not None and _satisfying(job, found) is None)
+        published = staging.publish(_manifest(job, opened, built, staging.path), force=force)
     return ResultEvent(job.engine_id, published.manifest.version, published.reused)
 
 

@@ -39,6 +39,7 @@ _HONOURED = frozenset(
         "force",
         "validate_only",
         "request_id",
+        "priority",
     }
 )
 # Fields that say what happens anyway: these values are accepted, any other is refused by name.
@@ -84,6 +85,7 @@ class Site:
     cache: Path
     roots: tuple[Path, ...]
     offline: bool = False
+    store_quota_bytes: int = 0
 
 
 def read_build(request: pb.BuildEngineRequest, site: Site) -> BuildJob:
@@ -99,6 +101,8 @@ def read_build(request: pb.BuildEngineRequest, site: Site) -> BuildJob:
     check_id(request.engine_id, "engine_id")
     if request.alias and check_id(request.alias, "alias") == LATEST:
         raise _invalid("alias", "`latest` always means the newest version; choose another alias.")
+    if not 0.0 <= priority(request) <= 1.0:  # nor is NaN
+        raise _invalid("priority", f"`priority` is {request.priority}; give 0 to 1.")
     return BuildJob(
         engine_id=request.engine_id,
         store=str(site.store),
@@ -112,7 +116,13 @@ def read_build(request: pb.BuildEngineRequest, site: Site) -> BuildJob:
         alias=request.alias,
         force=request.force,
         offline=site.offline,
+        store_quota_bytes=site.store_quota_bytes,
     )
+
+
+def priority(request: pb.BuildEngineRequest) -> float:
+    """The request's priority, 0 to 1; 0.5 where it has none."""
+    return request.priority if request.HasField("priority") else 0.5
 
 
 def only_validates(request: pb.BuildEngineRequest) -> bool:

@@ -1,7 +1,8 @@
-"""Runs queued builds, each in a child process, and writes down what happens. One asyncio task for each place.
+"""Runs queued builds, each in a child process, and writes down what happens.
 
-The laws: a build ends as exactly one of SUCCEEDED, FAILED, CANCELLED; a child that is gone has left nothing in the
-store's staging; a build that ran when the daemon went away is queued again.
+The laws: a build ends as exactly one of SUCCEEDED, FAILED, CANCELLED; a version that its child published counts,
+whatever came after; a child that is gone has left nothing in the store's staging; a build that ran when the daemon
+went away is queued again; identical builds run once.
 """
 
 from __future__ import annotations
@@ -10,35 +11,34 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 import weakref
-from contextlib import aclosing
-from dataclasses import dataclass, field
+from functools import partial
 
-from builder_service.events import NEXT_STAGES, RUNNING, Event, Finished, Log, Memory, Progress, Started, fraction
-from builder_service.job import (
-    BuildJob,
-    ChildEvent,
-    ErrorEvent,
-    KeyEvent,
-    LogEvent,
-    ProgressEvent,
-    ResultEvent,
-    Stage,
-    StageEvent,
-)
-from builder_service.jobs import Job, JobStore
-from builder_service.process import Child, ChildSettings, Outcome
+from builder_service import endings
+from builder_service.endings import Version
+from builder_service.estimate import Estimate
+from builder_service.events import Event, Finished, Log, Started
+from builder_service.job import BuildJob, KeyEvent, ResultEvent, Stage
+from builder_service.jobs import JobStore
+from builder_service.process import ChildSettings
+from builder_service.running import RunningBuild
+from builder_service.sharing import Sharing, may_share
+from builder_service.state import Job
+from builder_service.turns import Budget, choose
 from engine_store import EngineStore
 from engine_store.owner import owner_alive, owner_pid
-from enginehouse.errors import Cancelled, EnginehouseError, Internal, ResourceExhausted
+from enginehouse.errors import EnginehouseError, ResourceExhausted
 from service_kit import logs
 
 log = logs.logger("builder")
 
-_PROGRESS_SECONDS = 0.2
 _RETRY_SECONDS = 5.0
-_MEMORY_SECONDS = 1.0
+_CANCEL_SECONDS = 2.0
+_CLEAR_SECONDS = 0.5
+"""How long the end of a build waits for its staging to be cleared; a slow store clears it after that."""
+_CLOSE_SECONDS = 10.0
+"""How long the ends of builds are waited for when the daemon ends; the next one takes up what was not written down."""
+_EXPIRE_SECONDS = 60.0
 
 
 class Changes:
@@ -59,69 +59,97 @@ class Changes:
             event.set()
 
 
-@dataclass
-class _Run:
-    """A build that runs now."""
-
-    job: Job
-    cancelled: bool = False
-    child: Child | None = None
-    held_progress: Progress | None = None
-    """The newest progress that was not written yet: at most five a second are."""
-    progress: Progress | None = None
-    progress_at: float = 0.0
-    memory: int = 0
-    memory_at: float = 0.0
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class Supervisor:
-    """The daemon's builds. `start` takes up what an earlier daemon left; `close` puts back what runs.
+    """The daemon's builds. `recover` takes up what an earlier daemon left, `start` begins to work, `close` puts back
+    what runs.
 
     Args:
         places: how many builds run at once.
+        memory_budget: what all builds together are expected to hold at most, in bytes; 0: no limit.
     """
 
-    def __init__(self, jobs: JobStore, store: EngineStore, settings: ChildSettings, places: int = 1) -> None:
+    def __init__(
+        self, jobs: JobStore, store: EngineStore, settings: ChildSettings, places: int = 1, memory_budget: int = 0
+    ) -> None:
         self.jobs, self.changes = jobs, Changes()
-        self._store, self._settings, self._places = store, settings, places
-        self._runs: dict[str, _Run] = {}
+        self._store, self._settings, self._budget = store, settings, Budget(memory_budget, places)
+        self._sharing = Sharing()
+        self._runs: dict[str, RunningBuild] = {}
+        self._overtaken: dict[str, int] = {}
         self._wake = asyncio.Event()
-        self._workers: list[asyncio.Task[None]] = []
+        self._scheduler: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._clearing: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Ends children of a daemon that died, queues their builds again, and begins to work."""
-        for job in self.jobs.running():
+    async def recover(self) -> None:
+        """Ends children of a daemon that died, and ends or queues again what they built."""
+        lost = self.jobs.running()
+        for job in lost:
             await _end_orphan(job.child)
-            self.jobs.requeue(job.operation, lost=True)
-            log.warning("a build was lost with its daemon", operation=job.operation, attempt=job.state.attempt)
         recovered = await asyncio.to_thread(self._store.recover)
         log.info("store recovered", completed=recovered.completed, removed=recovered.removed)
-        self._workers = [asyncio.create_task(self._work(), name=f"builds {n}") for n in range(self._places)]
+        for job in lost:
+            version = await self._published(job.spec, job.state.build_key, job.child)
+            if version is not None:
+                self._record(job.operation, await self._succeeded(job.spec, version))
+            else:
+                self.jobs.lose(job.operation, power_cut=bool(job.child) and owner_alive(job.child) is None)
+            log.warning("a build was lost with its daemon", operation=job.operation, attempt=job.state.attempt)
+
+    async def start(self) -> None:
+        """Begins to run builds; `recover` comes first."""
+        self._scheduler = asyncio.create_task(self._schedule(), name="build scheduler")
 
     async def close(self) -> None:
         """Ends the running children and queues their builds again."""
-        for worker in self._workers:
-            worker.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        if self._scheduler is not None:
+            self._scheduler.cancel()
+            await asyncio.gather(self._scheduler, return_exceptions=True)
+        for run in self._runs.values():
+            run.interrupt()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
-    def submit(self, spec: BuildJob, request: bytes, request_id: str = "") -> Job:
+    def submit(
+        self,
+        spec: BuildJob,
+        request: bytes,
+        request_id: str = "",
+        *,
+        priority: float = 0.5,
+        estimate: Estimate | None = None,
+        stamp: str = "",
+    ) -> Job:
         """Queues a build; see `JobStore.submit`."""
-        job = self.jobs.submit(spec, request, request_id)
+        job = self.jobs.submit(spec, request, request_id, priority=priority, estimate=estimate, stamp=stamp)
+        if job.state.last_sequence == 0 and (leader := self.leader(job)):
+            self._record(job.operation, _shares(leader))
         self._wake.set()
         return job
 
+    def leader(self, job: Job) -> str:
+        """The operation whose result a build takes or took; empty for one that builds itself."""
+        if job.state.stage is not Stage.QUEUED:
+            return job.state.shares
+        return self._sharing.leader(job.operation, job.fingerprint)
+
     async def cancel(self, operation: str) -> None:
-        """Cancels a build that waits or runs, within about two seconds. One that is done stays as it is."""
+        """Cancels a build that waits or runs, within about two seconds. One that is done stays as it is. So does one
+        that is published already, which succeeds; when the store is too slow to say so, this does not wait for it."""
         job = self.jobs.get(operation)
-        run = self._runs.get(operation)
-        if run is not None:
-            run.cancelled = True
-            if run.child is not None:
-                await run.child.kill()
-            await run.ended.wait()
+        if run := self._runs.get(operation):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CANCEL_SECONDS):
+                    await run.cancel()
+                    await run.ended.wait()
         elif not job.state.done:
-            self._record(operation, Finished(Stage.CANCELLED, error=_as_event(_cancelled())))
+            self._record(operation, endings.cancelled())
+            self._sharing.ended(operation, job.fingerprint)
+            self._overtaken.pop(operation, None)
+            self._wake.set()
 
     async def until_done(self, operation: str) -> None:
         """Returns once the build is done."""
@@ -131,170 +159,187 @@ class Supervisor:
                 return
             await changed.wait()
 
-    async def _work(self) -> None:
+    # Choosing
+
+    async def _schedule(self) -> None:
         while True:
             self._wake.clear()
-            job = self.jobs.next_queued()
-            if job is None:
-                await self._wake.wait()
-                continue
             try:
-                await self._run(job)
-            except Exception:  # the queue itself failed, for example on a full disk: the place must not be lost
-                log.exception("a build could not be written down", operation=job.operation)
+                self._start_some()
+                self.jobs.expire()
+            except Exception:  # the queue itself failed, for example on a full disk: the daemon must go on
+                log.exception("the queue failed")
                 await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_EXPIRE_SECONDS):
+                    await self._wake.wait()
 
-    async def _run(self, job: Job) -> None:
-        """One build from its turn to its end, or back into the queue when this task is cancelled."""
-        run = self._runs[job.operation] = _Run(job)
-        finished: Finished | None = None
-        try:
-            self._record(job.operation, Started(Stage.FETCHING, fraction(Stage.FETCHING), job.state.attempt))
-            log.info("build started", operation=job.operation, engine=job.spec.engine_id, attempt=job.state.attempt)
-            finished = await self._build(run)
-        except EnginehouseError as error:
-            log.exception("the builder could not go on", operation=job.operation)
-            finished = Finished(Stage.FAILED, error=_as_event(error))
-        except Exception:
-            log.exception("the builder failed", operation=job.operation)
-            finished = Finished(Stage.FAILED, error=_as_event(Internal("The builder failed; its log has the details.")))
-        finally:
-            await self._clear_staging()
-            try:
-                await self._end(run, finished)
-            finally:
-                del self._runs[job.operation]
-                run.ended.set()
+    def _start_some(self) -> None:
+        while len(self._runs) < self._budget.places:
+            alone = (b for b in self.jobs.waiting() if not self._sharing.leader(b.operation, b.fingerprint))
+            needs = [self._need(run.job) for run in self._runs.values()]
+            chosen = choose(alone, needs, self._budget, self._overtaken)
+            if chosen.start is None:
+                return
+            for operation in chosen.overtaken:
+                self._overtaken[operation] = self._overtaken.get(operation, 0) + 1
+            self._begin(self.jobs.get(chosen.start.operation))
 
-    async def _end(self, run: _Run, finished: Finished | None) -> None:
-        """Writes the end down. None: the daemon ends, and the build goes back into the queue. On a full disk it waits
-        for space: a build whose end nobody learns would be watched for ever."""
+    def _need(self, job: Job) -> int:
+        return self._budget.need(job.estimate.memory_bytes if job.estimate else None)
+
+    def _begin(self, job: Job) -> None:
+        operation = job.operation
+        self._record(operation, Started(Stage.FETCHING, 0.0, job.state.attempt))
+        run = RunningBuild(
+            job,
+            self._settings,
+            record=partial(self._record, operation),
+            on_start=partial(self.jobs.set_child, operation),
+            on_key=lambda event: self._on_key(run, event),
+        )
+        self._runs[operation] = run
+        self._sharing.lead(operation, job.fingerprint)
+        self._overtaken.pop(operation, None)
+        log.info("build started", operation=operation, engine=job.spec.engine_id, attempt=job.state.attempt)
+        task = asyncio.create_task(self._run(run), name=operation)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Running
+
+    async def _run(self, run: RunningBuild) -> None:
+        """One build from its turn to its end, or back into the queue."""
         operation = run.job.operation
-        if finished is None and run.cancelled:
-            finished = Finished(Stage.CANCELLED, error=_as_event(_cancelled()))
-        if finished is None:
-            self.jobs.requeue(operation, lost=False)
-            self.changes.notify(operation)
-            return
-        while not self._try_record(operation, finished):
+        try:
+            for follower in self.jobs.waiting_like(run.job.fingerprint):
+                self._record(follower, _shares(operation))
+            await run.finish()
+            await self._end(run, await self._conclude(run))
+        except Exception:
+            log.exception("a build's end could not be written down", operation=operation)
             await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            del self._runs[operation]
+            self._sharing.ended(operation, run.job.fingerprint)
+            self._follow(run)
+            self.changes.notify(operation)
+            run.ended.set()
+            self._wake.set()
+
+    async def _conclude(self, run: RunningBuild) -> Finished | None:
+        """How a build whose child is gone ends. None: it goes back into the queue."""
+        outcome = run.outcome
+        if isinstance(outcome.last, ResultEvent):
+            return await self._succeeded(run.job.spec, Version(outcome.last.version, outcome.last.reused))
+        await self._clear_staging(wait=run.stage is Stage.PUBLISHING)
+        if run.stage is Stage.PUBLISHING:
+            version = await self._published(run.job.spec, run.key, run.token)
+            if version is not None:
+                return await self._succeeded(run.job.spec, version)
+        if run.cancelled:
+            return endings.cancelled()
+        if run.leader or run.interrupted:
+            return None
+        if run.error is not None:
+            return endings.broken(run.error)
+        return endings.without_version(outcome, self._settings.memory_limit)
+
+    async def _end(self, run: RunningBuild, finished: Finished | None) -> None:
+        """Writes the end down, and that of the builds that wait for it."""
+        job = run.job
+        if finished is None:
+            self.jobs.requeue(job.operation, job.state.attempt + (not run.leader))
+            return
+        await self._finish(job.operation, finished)
+        if finished.stage is not Stage.CANCELLED:
+            await self._end_followers(job, finished)
+
+    async def _finish(self, operation: str, finished: Finished) -> None:
+        """On a full disk this waits for space: a build whose end nobody learns would be watched for ever."""
+        while True:
+            try:
+                self._record(operation, finished)
+            except ResourceExhausted:
+                log.exception("a build's end could not be written down", operation=operation)
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                break
         reason = finished.error.reason if finished.error else ""
         log.info("build ended", operation=operation, stage=finished.stage, version=finished.version, reason=reason)
 
-    async def _clear_staging(self) -> None:
-        """Removes what a killed child left. A failure is no failure of the build: the next start repeats this."""
+    async def _succeeded(self, spec: BuildJob, version: Version) -> Finished:
+        """Sets the alias, which comes before the end: a daemon that dies between the two repeats it."""
         try:
-            await asyncio.to_thread(self._store.recover)
+            if spec.alias:
+                await asyncio.to_thread(self._store.set_alias, spec.engine_id, spec.alias, version.number)
+        except EnginehouseError as error:
+            log.warning("an alias could not be set", engine=spec.engine_id, alias=spec.alias, reason=error.reason)
+            return endings.without_alias(error, spec.engine_id, spec.alias, version.number)
+        return Finished(Stage.SUCCEEDED, version=version.number, reused=version.reused)
+
+    async def _published(self, spec: BuildJob, key: str, token: str) -> Version | None:
+        """What a child that is gone had published. Where the store cannot tell, nothing: the next build finds it."""
+        if not key or not token:
+            return None
+        try:
+            number = await asyncio.to_thread(self._store.published_by, spec.engine_id, key, token)
         except EnginehouseError:
-            log.exception("clearing the store's staging failed")
+            log.exception("the store cannot tell what a build published", engine=spec.engine_id)
+            return None
+        return None if number is None else Version(number)
 
-    async def _build(self, run: _Run) -> Finished:
-        operation = run.job.operation
-        run.child = await Child.start(run.job.spec, self._settings, lambda now, peak: self._on_memory(run, now, peak))
-        try:
-            self.jobs.set_child(operation, run.child.token)
-            if run.cancelled:
-                await run.child.kill()
-            async with aclosing(run.child.events()) as events:
-                async for event in events:
-                    self._on_event(run, event)
-        finally:
-            await run.child.kill()
-        self._flush_progress(run)
-        outcome = run.child.outcome
-        if outcome.stderr_tail and not isinstance(outcome.last, ResultEvent):
-            log.error("the child's last words", operation=operation, stderr="\n".join(outcome.stderr_tail))
-        if outcome.memory_peak:
-            self._record(operation, Memory(0, outcome.memory_peak, self._settings.memory_limit))
-        return _conclude(run, self._settings.memory_limit)
+    async def _clear_staging(self, wait: bool) -> None:
+        """Removes what a killed child left, or completes what it had decided on; goes on by itself in a slow store.
+        A failure is no failure of the build: the next start repeats this."""
 
-    def _on_event(self, run: _Run, event: ChildEvent) -> None:
-        operation = run.job.operation
-        stage = self.jobs.get(operation).state.stage
-        match event:
-            case StageEvent(stage=later) if later in RUNNING and later in NEXT_STAGES[stage]:
-                self._flush_progress(run)
-                self._record(operation, Started(later, fraction(later), run.job.state.attempt))
-            case ProgressEvent(done=done, total=total, unit=unit):
-                run.held_progress = Progress(done, total, unit, fraction(stage, done, total))
-                if time.monotonic() - run.progress_at >= _PROGRESS_SECONDS:
-                    self._flush_progress(run)
-            case LogEvent(level=level, text=text):
-                self._record(operation, Log(level, text))
-            case KeyEvent(build_key=key):
-                self.jobs.set_build_key(operation, key)
+        async def clear() -> None:
+            try:
+                await asyncio.to_thread(self._store.recover)
+            except EnginehouseError:
+                log.exception("clearing the store's staging failed")
 
-    def _flush_progress(self, run: _Run) -> None:
-        """Writes the newest progress, unless it says what the one before it said."""
-        if run.held_progress not in (None, run.progress):
-            run.progress, run.progress_at = run.held_progress, time.monotonic()
-            self._record(run.job.operation, run.progress)
-        run.held_progress = None
+        task = asyncio.create_task(clear())
+        self._clearing.add(task)
+        task.add_done_callback(self._clearing.discard)
+        await asyncio.wait({task}, timeout=None if wait else _CLEAR_SECONDS)
 
-    def _on_memory(self, run: _Run, current: int, peak: int) -> None:
-        """Writes a sample when it differs by more than 2 %, at most one a second."""
-        differs = abs(current - run.memory) * 50 > run.memory
-        if differs and time.monotonic() - run.memory_at >= _MEMORY_SECONDS:
-            run.memory, run.memory_at = current, time.monotonic()
-            self._record(run.job.operation, Memory(current, peak, self._settings.memory_limit))
+    # Sharing
 
-    def _try_record(self, operation: str, event: Event) -> bool:
-        """Whether there was space to write the event down."""
-        try:
-            self._record(operation, event)
-        except ResourceExhausted:
-            log.exception("a build's end could not be written down", operation=operation)
-            return False
+    def _on_key(self, run: RunningBuild, event: KeyEvent) -> bool:
+        """Whether a build shall go on now that its key is known: not where another one that runs has it too."""
+        self.jobs.set_build_key(run.job.operation, event.build_key)
+        for other in self._runs.values():
+            same = other is not run and other.key == event.build_key and may_share(run.job.spec, other.job.spec)
+            if same and not (event.existing or other.cancelled or other.leader):
+                run.leader = other.job.operation
+                return False
         return True
+
+    def _follow(self, run: RunningBuild) -> None:
+        """A build that was ended for another one's sake waits for it now, if that one still runs."""
+        if run.leader in self._runs and not self.jobs.get(run.job.operation).state.done:
+            self._sharing.follow(run.job.operation, run.leader)
+            self._record(run.job.operation, _shares(run.leader))
+
+    async def _end_followers(self, leader: Job, finished: Finished) -> None:
+        """Ends the builds that wait for this one's result, each with its own alias."""
+        for operation in [*self.jobs.waiting_like(leader.fingerprint), *self._sharing.followers(leader.operation)]:
+            job = self.jobs.get(operation)
+            end = finished
+            if finished.version:
+                end = await self._succeeded(job.spec, Version(finished.version, reused=True))
+            if self.jobs.get(operation).state.stage is Stage.QUEUED:  # else it was cancelled meanwhile
+                await self._finish(operation, Finished(end.stage, end.version, end.reused, end.error, leader.operation))
 
     def _record(self, operation: str, event: Event) -> None:
         self.jobs.record(operation, event)
         self.changes.notify(operation)
 
 
-def _conclude(run: _Run, limit: int) -> Finished:
-    """What a child's end means for its build. A version that was published counts, whatever came after."""
-    assert run.child is not None
-    outcome = run.child.outcome
-    if isinstance(outcome.last, ResultEvent):
-        return Finished(Stage.SUCCEEDED, version=outcome.last.version, reused=outcome.last.reused)
-    if run.cancelled:
-        return Finished(Stage.CANCELLED, error=_as_event(_cancelled()))
-    if outcome.over_limit:
-        return Finished(Stage.FAILED, error=_as_event(_over_limit(outcome.memory_peak, limit)))
-    if isinstance(outcome.last, ErrorEvent):
-        return Finished(Stage.FAILED, error=outcome.last)
-    return Finished(Stage.FAILED, error=_as_event(_crashed(outcome)))
-
-
-def _cancelled() -> Cancelled:
-    return Cancelled("The build was cancelled; nothing was published.", reason="BUILD_CANCELLED")
-
-
-def _over_limit(peak: int, limit: int) -> ResourceExhausted:
-    return ResourceExhausted(
-        f"The build held {peak >> 20} MiB of memory, above this builder's limit of {limit >> 20} MiB, and was stopped. "
-        "Raise the builder's memory limit, or build on a larger machine.",
-        reason="MEMORY_LIMIT",
-        metadata={"subject": "build memory", "peak_bytes": peak, "limit_bytes": limit},
-    )
-
-
-def _crashed(outcome: Outcome) -> Internal:
-    if outcome.returncode < 0:
-        how = signal.Signals(-outcome.returncode).name
-        hint = " The machine may have run out of memory." if how == "SIGKILL" else ""
-    else:
-        how, hint = f"exit code {outcome.returncode}", ""
-    return Internal(
-        f"The build's process ended with {how} before it had a result.{hint} The builder's log has its last words.",
-        reason="BUILD_CRASHED",
-        metadata={"ended_with": how},
-    )
-
-
-def _as_event(error: EnginehouseError) -> ErrorEvent:
-    return ErrorEvent(error.code.value[0], error.reason, error.message, error.metadata)
+def _shares(leader: str) -> Log:
+    return Log("info", f"An identical build runs: {leader}. This one waits for its result.")
 
 
 async def _end_orphan(token: str) -> None:

@@ -130,6 +130,7 @@ class Daemon:
         """The port that it listens on, once started."""
         self.grpc = grpc.aio.server(interceptors=[self.calls], options=_options(settings))
         self._names: list[str] = []
+        self._on_start: list[Callback] = []
         self._on_drain: list[Callback] = []
         self._on_stop: list[Callback] = []
 
@@ -140,6 +141,10 @@ class Daemon:
         self._names.extend(recorder.names)
         for name in recorder.names:
             self.health.expect(name)
+
+    def on_start(self, callback: Callback) -> None:
+        """Runs once the server listens: work that must not begin where the port is taken."""
+        self._on_start.append(callback)
 
     def on_drain(self, callback: Callback) -> None:
         """Runs at the end's beginning, in the order of registration; may wait for live work, within the grace."""
@@ -160,6 +165,8 @@ class Daemon:
         self.port = _bind(self.grpc, self.settings)
         await self.grpc.start()
         log.info("listening", host=self.settings.host, port=self.port, tls=self.settings.tls_cert is not None)
+        for callback in self._on_start:
+            await callback()
 
     async def drain(self) -> None:
         """Refuses new calls, runs the callbacks and waits for live calls; at most `grace_seconds`."""

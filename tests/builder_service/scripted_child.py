@@ -49,8 +49,6 @@ def publish(job: BuildJob, key: str) -> None:
         fill(staging.path, key, 1 << 21)
         record = msgspec.structs.replace(manifest(job.engine_id, key), labels=job.labels)
         published = staging.publish(record, force=job.force)
-    if job.alias:
-        store.set_alias(job.engine_id, job.alias, published.manifest.version)
     say(ResultEvent(job.engine_id, published.manifest.version, published.reused))
 
 
@@ -63,6 +61,47 @@ def check(job: BuildJob) -> None:
     say(ResultEvent(job.engine_id, existing.version if existing else 0, reused=existing is not None))
 
 
+def held(job: BuildJob) -> None:
+    """Tells its key where it has one, and publishes once there is a file "go"."""
+    if key := job.labels.get("key", ""):
+        existing = EngineStore(job.store).find(job.engine_id, key)
+        say(KeyEvent(key, existing.version if existing else 0))
+    say(StageEvent(Stage.CONVERTING))
+    while not (Path(job.cache) / "go").exists():
+        time.sleep(0.01)
+    publish(job, key or "k1")
+
+
+def mute(job: BuildJob) -> None:
+    """Publishes, and never says so."""
+    say(KeyEvent("k1"))
+    say(StageEvent(Stage.PUBLISHING))
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with EngineStore(job.store).stage() as staging:
+        fill(staging.path, "k1", 1 << 10)
+        staging.publish(manifest(job.engine_id, "k1"), force=job.force)
+    (Path(job.cache) / "begun").touch()
+    time.sleep(300)
+
+
+def talk(job: BuildJob) -> None:
+    """More log lines than anybody keeps, then its version."""
+    for number in range(3000):
+        say(LogEvent("info", f"{number} " + "x" * 500))
+    publish(job, "k1")
+
+
+def still(job: BuildJob) -> None:
+    """One stage that is silent for a while, one that tells the same thing for a while."""
+    say(StageEvent(Stage.CAPTURING))
+    time.sleep(2.5)
+    say(StageEvent(Stage.VERIFYING))
+    for done in (1, 2):
+        say(ProgressEvent(done, 2, "tokens"))
+        time.sleep(1.5)
+    publish(job, "k1")
+
+
 def hang_in_staging(job: BuildJob) -> None:
     """Holds a staging directory and a grandchild, and ignores SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -72,6 +111,15 @@ def hang_in_staging(job: BuildJob) -> None:
         say(StageEvent(Stage.CONVERTING))
         say(LogEvent("info", f"grandchild {sleeper.pid}"))
         time.sleep(300)
+
+
+def deaf(job: BuildJob) -> None:
+    """Stays in the stage of its label and ignores SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    say(KeyEvent("k1"))
+    say(StageEvent(Stage(job.labels["stage"])))
+    say(LogEvent("info", "here"))
+    time.sleep(300)
 
 
 def hog(job: BuildJob) -> None:
@@ -129,6 +177,11 @@ def main() -> None:
         publish(job, "k1")
     else:
         {
+            "held": held,
+            "mute": mute,
+            "talk": talk,
+            "still": still,
+            "deaf": deaf,
             "hang": hang_in_staging,
             "hog": hog,
             "crash": crash,

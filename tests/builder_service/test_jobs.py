@@ -3,22 +3,38 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builder_service.events import FINAL, NEXT_STAGES, RUNNING, Finished, Log, Memory, Progress, Started, fraction
 from builder_service.job import BuildJob, ErrorEvent, SourceSpec, Stage
-from builder_service.jobs import JobStore, State, apply
+from builder_service.jobs import JobStore
+from builder_service.state import State, apply
 from enginehouse.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
 
-SPEC = BuildJob(engine_id="tiny", store="/s", cache="/c", source=SourceSpec(kind="huggingface", path="/m"))
+
+def spec(engine: str = "tiny", **fields: object) -> BuildJob:
+    source = SourceSpec(kind="huggingface", path="/m")
+    return BuildJob(engine_id=engine, store="/s", cache="/c", source=source, **fields)
+
+
+SPEC = spec()
 ERROR = ErrorEvent(13, "X", "x", {})
+FORMAT_1 = """
+CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, operation TEXT NOT NULL UNIQUE, request_id TEXT UNIQUE,
+    request BLOB NOT NULL, spec BLOB NOT NULL, stage TEXT NOT NULL, state BLOB NOT NULL, child TEXT NOT NULL DEFAULT '',
+    losses INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE events (job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, sequence INTEGER NOT NULL,
+    time REAL NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
+PRAGMA user_version = 1;
+"""
 
 
 @pytest.fixture
 def jobs(tmp_path: Path):
-    store = JobStore(tmp_path / "builds.sqlite", max_queued=3, max_done=2, max_events=50)
+    store = JobStore(tmp_path / "builds.sqlite", max_queued=3, max_done=2, max_samples=300, max_logs=20)
     yield store
     store.close()
 
@@ -33,7 +49,8 @@ def test_an_accepted_build_is_there_for_the_next_daemon(tmp_path: Path) -> None:
     job = first.submit(SPEC, b"request")
     first.close()
     second = JobStore(tmp_path / "q.sqlite")
-    assert second.next_queued() == job
+    assert [build.operation for build in second.waiting()] == [job.operation]
+    assert second.get(job.operation) == job
     second.close()
 
 
@@ -43,8 +60,8 @@ def test_acknowledged_means_on_disk(tmp_path: Path, jobs: JobStore) -> None:
     other = sqlite3.connect(tmp_path / "builds.sqlite")
     assert other.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
     other.close()
-    assert jobs._db.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert jobs._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert jobs.database.connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert jobs.database.connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_request_id_names_one_build(jobs: JobStore) -> None:
@@ -57,25 +74,61 @@ def test_a_request_id_names_one_build(jobs: JobStore) -> None:
     assert jobs.submit(SPEC, b"request").operation != job.operation
 
 
+def _waiting(jobs: JobStore) -> list[str]:
+    return [build.operation for build in jobs.waiting()]
+
+
 def test_builds_are_taken_in_the_order_they_came_and_know_their_place(jobs: JobStore) -> None:
-    submitted = [jobs.submit(SPEC, b"") for _ in range(3)]
+    submitted = [jobs.submit(spec(engine), b"") for engine in "abc"]
     assert [jobs.queue_position(job) for job in submitted] == [0, 1, 2]
-    first = jobs.next_queued()
-    assert first == submitted[0]
+    assert _waiting(jobs) == [job.operation for job in submitted]
+    first = submitted[0]
     _run_to(jobs, first.operation, Stage.FETCHING)
-    assert jobs.next_queued() == submitted[1]
+    assert _waiting(jobs)[0] == submitted[1].operation
     assert jobs.queue_position(submitted[1]) == 1
     jobs.record(first.operation, Finished(Stage.SUCCEEDED, version=1))
     assert jobs.queue_position(submitted[1]) == 0
 
 
-def test_a_full_queue_refuses_with_advice(jobs: JobStore) -> None:
+def test_a_higher_priority_comes_first_and_an_older_build_among_equals(jobs: JobStore) -> None:
+    low, first, second = (jobs.submit(spec(e), b"", priority=p) for e, p in (("a", 0.1), ("b", 0.9), ("c", 0.9)))
+    assert _waiting(jobs) == [first.operation, second.operation, low.operation]
+    assert [jobs.queue_position(job) for job in (low, first, second)] == [2, 0, 1]
+    assert jobs.get(low.operation).priority == 0.1
+
+
+def test_a_clock_that_is_set_back_lets_nobody_in_before_others(tmp_path: Path) -> None:
+    times = [5000.0, 1000.0, 900.0]
+    jobs = JobStore(tmp_path / "q.sqlite", clock=lambda: times[0])
+    submitted = [jobs.submit(SPEC, b"").operation]
+    times.pop(0)
+    submitted.append(jobs.submit(SPEC, b"").operation)
+    jobs.close()
+    times.pop(0)
+    again = JobStore(tmp_path / "q.sqlite", clock=lambda: times[0])
+    submitted.append(again.submit(SPEC, b"").operation)
+    assert _waiting(again) == submitted
+    assert again.get(submitted[1]).state.create_time == 1000.0
+    again.close()
+
+
+def test_a_full_queue_refuses_with_advice_and_identical_builds_count_once(jobs: JobStore) -> None:
+    for engine in "abc":
+        jobs.submit(spec(engine), b"")
+    for _ in range(27):
+        jobs.submit(spec("a", alias="prod"), b"")
+    for refused in (spec("d"), spec("a")):
+        with pytest.raises(ResourceExhausted) as caught:
+            jobs.submit(refused, b"")
+        assert caught.value.reason == "BUILD_QUEUE_FULL"
+        assert caught.value.retry_after
+
+
+def test_forced_builds_each_take_a_place(jobs: JobStore) -> None:
     for _ in range(3):
-        jobs.submit(SPEC, b"")
-    with pytest.raises(ResourceExhausted) as caught:
-        jobs.submit(SPEC, b"")
-    assert caught.value.reason == "BUILD_QUEUE_FULL"
-    assert caught.value.retry_after
+        jobs.submit(spec(force=True), b"")
+    with pytest.raises(ResourceExhausted):
+        jobs.submit(spec(force=True), b"")
 
 
 def test_events_are_replayed_from_any_sequence_without_gaps(jobs: JobStore) -> None:
@@ -89,11 +142,32 @@ def test_events_are_replayed_from_any_sequence_without_gaps(jobs: JobStore) -> N
     assert len(jobs.events_after(operation, 0, limit=4)) == 4
 
 
-def test_old_events_are_dropped_and_the_newest_stay(jobs: JobStore) -> None:
+def test_only_superseded_samples_are_thinned_the_oldest_first(jobs: JobStore) -> None:
+    """Stages, log lines and the end stay as long as the build; sequences keep increasing."""
     operation = jobs.submit(SPEC, b"").operation
-    for index in range(120):
+    _run_to(jobs, operation, Stage.FETCHING)
+    jobs.record(operation, Log("info", "early"))
+    for index in range(1200):
+        jobs.record(operation, Progress(index, 1200, "bytes", 0.0) if index % 2 else Memory(index, index, 0))
+    jobs.record(operation, Finished(Stage.SUCCEEDED, version=1))
+    stored = jobs.events_after(operation, 0, 10_000)
+    assert [type(each.event) for each in (*stored[:2], stored[-1])] == [Started, Log, Finished]
+    samples = [each.sequence for each in stored[2:-1]]
+    assert samples == list(range(samples[0], 1203))
+    assert 300 <= len(samples) <= 300 + 256
+
+
+def test_log_lines_are_bounded_and_the_last_tells_how_many_were_dropped(jobs: JobStore) -> None:
+    operation = jobs.submit(SPEC, b"").operation
+    for index in range(50):
         jobs.record(operation, Log("info", str(index)))
-    assert [stored.sequence for stored in jobs.events_after(operation, 0)] == list(range(71, 121))
+    assert len(jobs.events_after(operation, 0)) == 20
+    jobs.record(operation, Finished(Stage.CANCELLED, error=ERROR))
+    *kept, last, end = jobs.events_after(operation, 0)
+    assert [each.event.text for each in kept] == [str(index) for index in range(20)]
+    assert last.event == Log("warning", "30 more log lines were dropped.")
+    assert isinstance(end.event, Finished)
+    assert [each.sequence for each in jobs.events_after(operation, 0)] == list(range(1, 23))
 
 
 def test_old_finished_builds_are_forgotten_with_their_events(jobs: JobStore) -> None:
@@ -102,31 +176,87 @@ def test_old_finished_builds_are_forgotten_with_their_events(jobs: JobStore) -> 
         operations.append(jobs.submit(SPEC, b"").operation)
         _run_to(jobs, operations[-1], Stage.FETCHING)
         jobs.record(operations[-1], Finished(Stage.SUCCEEDED, version=1))
-    assert [job.operation for job in jobs.all()] == operations[:1:-1]
-    assert jobs._db.execute("SELECT count(DISTINCT job) FROM events").fetchone() == (2,)
+    assert [job.operation for job in jobs.page(10)] == operations[:1:-1]
+    assert jobs.database.connection.execute("SELECT count(DISTINCT job) FROM events").fetchone() == (2,)
     with pytest.raises(NotFound):
         jobs.get(operations[0])
+
+
+def test_finished_builds_are_forgotten_with_age_and_their_request_ids_with_them(tmp_path: Path) -> None:
+    now = [1000.0]
+    jobs = JobStore(tmp_path / "q.sqlite", history_seconds=100.0, clock=lambda: now[0])
+    old, waits = jobs.submit(SPEC, b"", "id"), jobs.submit(spec("b"), b"")
+    jobs.record(old.operation, Finished(Stage.CANCELLED, error=ERROR))
+    now[0] = 1099.0
+    jobs.expire()
+    assert jobs.submit(SPEC, b"", "id").operation == old.operation
+    now[0] = 1101.0
+    jobs.expire()
+    assert [job.operation for job in jobs.page(10)] == [waits.operation]
+    assert jobs.submit(SPEC, b"other", "id").operation != old.operation
+    jobs.close()
+
+
+def test_pages_go_on_by_key_while_builds_come_and_go(jobs: JobStore) -> None:
+    ids = [jobs.submit(SPEC, b"").id for _ in range(7)]
+    first = jobs.page(3)
+    jobs.submit(SPEC, b"")
+    jobs.record(first[1].operation, Finished(Stage.CANCELLED, error=ERROR))
+    jobs.delete(first[1].operation)
+    rest = jobs.page(10, first[-1].id)
+    assert [job.id for job in first] + [job.id for job in rest] == ids[::-1]
 
 
 def test_a_lost_build_is_queued_again_and_given_up_the_third_time(jobs: JobStore) -> None:
     operation = jobs.submit(SPEC, b"").operation
     for attempt in (2, 3):
         _run_to(jobs, operation, Stage.FETCHING, Stage.CAPTURING)
-        job = jobs.requeue(operation, lost=True)
-        assert (job.state.stage, job.state.attempt) == (Stage.QUEUED, attempt)
+        job = jobs.lose(operation)
+        assert (job.state.stage, job.state.attempt, job.state.fraction) == (Stage.QUEUED, attempt, 0.0)
+        assert f"({attempt - 1} of 3" in job.state.message
     _run_to(jobs, operation, Stage.FETCHING)
-    job = jobs.requeue(operation, lost=True)
+    job = jobs.lose(operation)
     assert job.state.stage is Stage.FAILED
     assert job.state.error is not None
     assert job.state.error.reason == "BUILD_LOST"
+    stored = jobs.events_after(operation, 0)
+    assert [each.sequence for each in stored] == list(range(1, len(stored) + 1))
+
+
+def test_numbers_that_a_power_cut_may_have_taken_back_are_not_given_again(jobs: JobStore) -> None:
+    operation = jobs.submit(SPEC, b"").operation
+    _run_to(jobs, operation, Stage.FETCHING)
+    jobs.lose(operation, power_cut=True)
+    assert [each.sequence for each in jobs.events_after(operation, 0)] == [1, 10_002, 10_003]
 
 
 def test_an_orderly_restart_is_no_loss(jobs: JobStore) -> None:
     operation = jobs.submit(SPEC, b"").operation
     for attempt in range(2, 8):
         _run_to(jobs, operation, Stage.FETCHING)
-        assert jobs.requeue(operation, lost=False).state.attempt == attempt
-    assert [job.operation for job in jobs.all() if not job.state.done] == [operation]
+        assert jobs.requeue(operation, attempt).state.attempt == attempt
+    assert [job.operation for job in jobs.page(10) if not job.state.done] == [operation]
+
+
+def test_a_queue_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "q.sqlite"
+    old = sqlite3.connect(path)
+    old.executescript(FORMAT_1)
+    for number, stage in enumerate((Stage.QUEUED, Stage.SUCCEEDED, Stage.QUEUED), 1):
+        ended = 2000.0 if stage is Stage.SUCCEEDED else None
+        state = State(stage=stage, stage_time=0.0, create_time=1000.0 + number, end_time=ended)
+        row = (f"operations/{number}", b"r", msgspec.json.encode(SPEC), stage, msgspec.json.encode(state))
+        old.execute("INSERT INTO jobs (operation, request, spec, stage, state) VALUES (?, ?, ?, ?, ?)", row)
+    old.commit()
+    old.close()
+    jobs = JobStore(path, clock=lambda: 3000.0)
+    assert _waiting(jobs) == ["operations/1", "operations/3"]
+    assert jobs.unfinished() == 2
+    new = jobs.submit(SPEC, b"")
+    assert (new.fingerprint, _waiting(jobs)[-1]) == (jobs.get("operations/1").fingerprint, new.operation)
+    jobs.record("operations/1", Log("info", "goes on"))
+    jobs.close()
+    JobStore(path).close()
 
 
 def test_only_a_finished_build_can_be_forgotten(jobs: JobStore) -> None:
@@ -158,8 +288,9 @@ def test_the_fraction_stays_in_its_stage_and_never_goes_back(steps: list[tuple[i
     state = apply(State(stage_time=0.0, create_time=0.0, stage=Stage.QUEUED), Started(Stage.FETCHING, 0.0, 1), 0.0)
     state = state if stage is Stage.FETCHING else apply(state, Started(stage, fraction(stage), 1), 0.0)
     for done, total in steps:
-        later = apply(state, Progress(done, total, "bytes", fraction(stage, done, total)), 1.0)
-        assert fraction(stage) <= state.fraction <= later.fraction <= fraction(stage, 1, 1)
+        share = done / total if total else 0.0
+        later = apply(state, Progress(done, total, "bytes", fraction(stage, share)), 1.0)
+        assert fraction(stage) <= state.fraction <= later.fraction <= fraction(stage, 1.0)
         state = later
 
 
@@ -173,13 +304,13 @@ def test_the_memory_peak_is_kept_over_attempts() -> None:
 def test_a_full_disk_is_said_and_leaves_no_transaction_open(tmp_path: Path) -> None:
     jobs = JobStore(tmp_path / "builds.sqlite")
     operation = jobs.submit(SPEC, b"").operation
-    pages = jobs._db.execute("PRAGMA page_count").fetchone()[0]
-    jobs._db.execute(f"PRAGMA max_page_count = {pages}")
+    pages = jobs.database.connection.execute("PRAGMA page_count").fetchone()[0]
+    jobs.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(ResourceExhausted) as caught:
         jobs.submit(SPEC, b"x" * 100_000)
     assert caught.value.reason == "DISK_FULL"
-    assert not jobs._db.in_transaction
-    jobs._db.execute("PRAGMA max_page_count = 100000")
+    assert not jobs.database.connection.in_transaction
+    jobs.database.connection.execute("PRAGMA max_page_count = 100000")
     jobs.submit(SPEC, b"x" * 5000)
     assert jobs.get(operation).state.stage is Stage.QUEUED
     jobs.close()

@@ -91,7 +91,7 @@ def test_a_checkpoint_of_each_family_is_published(builds, make_checkpoint, famil
 def test_the_manifest_says_what_a_server_needs(builds, make_checkpoint):
     directory = make_checkpoint("mistral", "bfloat16", sliding_window=7)
     build = BuildConfig(max_batch_size=8, max_num_tokens=64, max_seq_len=100, tokens_per_block=16)
-    builds.run(directory, build=build, labels={"team": "a"}, alias="prod")
+    builds.run(directory, build=build, labels={"team": "a"})
     manifest = builds.manifest()
     assert manifest.architecture == "MistralForCausalLM"
     assert manifest.vocab_size == 101
@@ -103,7 +103,6 @@ def test_the_manifest_says_what_a_server_needs(builds, make_checkpoint):
     assert manifest.labels == {"team": "a"}
     assert manifest.source.digest.startswith("sha256:")
     assert {"torch", "transformers", "converting_seconds", "verifying_seconds"} <= manifest.build_facts.keys()
-    assert builds.store.resolve("tiny", "prod").version == 1
 
 
 def test_the_version_holds_the_documented_files(builds, make_checkpoint):
@@ -122,11 +121,10 @@ def test_the_version_holds_the_documented_files(builds, make_checkpoint):
 def test_the_same_build_again_finds_the_version(builds, make_checkpoint):
     directory = make_checkpoint()
     builds.run(directory)
-    result = builds.run(directory, alias="prod")
+    result = builds.run(directory)
     assert result == ResultEvent("tiny", 1, reused=True)
     assert [event.stage for event in builds.events if isinstance(event, StageEvent)] == [Stage.FETCHING]
     assert builds.events[-1] == KeyEvent(builds.manifest().build_key, existing=1)
-    assert builds.store.resolve("tiny", "prod").version == 1
 
 
 def test_force_builds_the_same_bytes_again(builds, make_checkpoint):
@@ -289,3 +287,13 @@ def test_an_alias_that_cannot_be_set_is_refused_before_the_work(builds, make_che
         builds.run(make_checkpoint(), verify="off", alias=alias)
     assert builds.events == []
     assert builds.nothing_published()
+
+
+def test_a_version_that_was_not_verified_is_no_answer_to_a_build_that_shall_be(builds, make_checkpoint):
+    directory = make_checkpoint()
+    assert builds.run(directory, verify="off").version == 1
+    assert builds.run(directory, verify="off") == ResultEvent("tiny", 1, reused=True)
+    assert builds.run(directory) == ResultEvent("tiny", 2, reused=False)
+    assert builds.manifest(2).verify_report.status == "passed"
+    assert builds.run(directory) == ResultEvent("tiny", 2, reused=True)
+    assert builds.run(directory, verify="off") == ResultEvent("tiny", 2, reused=True)

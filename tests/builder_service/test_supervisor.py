@@ -2,74 +2,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
+import signal
 import sqlite3
-import sys
+import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from builder_service.events import Finished, Log, Memory, Progress, Started
-from builder_service.job import BuildJob, SourceSpec, Stage
-from builder_service.jobs import JobStore
-from builder_service.process import ChildSettings
-from builder_service.supervisor import Supervisor
+from builder_service.events import RUNNING, Finished, Log, Memory, Progress, Started
+from builder_service.job import Stage
 from engine_store import EngineStore
-from engine_store.owner import owner_alive
+from engine_store.owner import owner_alive, owner_pid, token_of
+from engine_store.recovery import Recovered
 from enginehouse.errors import ResourceExhausted
-
-SCRIPTED = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
-
-
-class Bench:
-    """A supervisor over real SQLite, a real store and scripted children."""
-
-    def __init__(self, root: Path, settings: ChildSettings, places: int = 1) -> None:
-        self.root = root
-        self.store = EngineStore(root / "store")
-        self.jobs = JobStore(root / "builds.sqlite")
-        self.supervisor = Supervisor(self.jobs, self.store, settings, places)
-
-    def submit(self, do: str = "publish", **labels: str) -> str:
-        source = SourceSpec(kind="huggingface", path="/none")
-        spec = BuildJob(
-            engine_id="tiny",
-            store=str(self.store.root),
-            cache=str(self.root),
-            source=source,
-            labels={"do": do, **labels},
-        )
-        return self.supervisor.submit(spec, b"").operation
-
-    async def until(self, operation: str, happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not happened():
-                await self.supervisor.changes.next(operation).wait()
-
-    async def finish(self, operation: str) -> Finished:
-        async with asyncio.timeout(20):
-            await self.supervisor.until_done(operation)
-        event = self.jobs.events_after(operation, 0, 10_000)[-1].event
-        assert isinstance(event, Finished)
-        return event
-
-    def texts(self, operation: str) -> list[str]:
-        return [each.event.text for each in self.jobs.events_after(operation, 0) if isinstance(each.event, Log)]
-
-    def staged(self) -> list[str]:
-        path = self.root / "store" / "staging"
-        return os.listdir(path) if path.exists() else []
+from tests.builder_service.supervising import SCRIPTED, Bench, working
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = Bench(tmp_path, ChildSettings(command=SCRIPTED, memory_limit=150 << 20))
-    await made.supervisor.start()
-    yield made
-    await made.supervisor.close()
-    made.jobs.close()
+    async with working(tmp_path) as made:
+        yield made
 
 
 def _gone(pid: int) -> bool:
@@ -163,39 +120,32 @@ async def test_noise_and_floods_of_a_child_do_no_harm(bench: Bench) -> None:
     assert len(progress) < 100
     assert progress == sorted(progress)
     assert progress[-1] == 19_999
+    fractions = [event.fraction for event in events if isinstance(event, Progress)]
+    assert fractions == sorted(set(fractions))
     assert [event.stage for event in events if isinstance(event, Started)] == [Stage.FETCHING, Stage.CAPTURING]
 
 
 async def test_closing_puts_a_running_build_back_and_the_next_daemon_finishes_it(tmp_path: Path) -> None:
-    first = Bench(tmp_path, ChildSettings(command=SCRIPTED))
-    await first.supervisor.start()
-    operation = first.submit("once")
-    await first.until(operation, (tmp_path / "begun").exists)
-    child = first.jobs.get(operation).child
-    await first.supervisor.close()
-    assert not owner_alive(child)
-    assert first.jobs.get(operation).state.stage is Stage.QUEUED
-    first.jobs.close()
-    second = Bench(tmp_path, ChildSettings(command=SCRIPTED))
-    await second.supervisor.start()
-    assert (await second.finish(operation)).stage is Stage.SUCCEEDED
-    state = second.jobs.get(operation).state
-    assert state.attempt == 2
-    assert [stored.sequence for stored in second.jobs.events_after(operation, 0)] == list(
-        range(1, state.last_sequence + 1)
-    )
-    await second.supervisor.close()
-    second.jobs.close()
+    async with working(tmp_path) as first:
+        operation = first.submit("once")
+        await first.until(operation, (tmp_path / "begun").exists)
+        child = first.jobs.get(operation).child
+        await first.supervisor.close()
+        assert not owner_alive(child)
+        assert first.stage(operation) is Stage.QUEUED
+    async with working(tmp_path) as second:
+        assert (await second.finish(operation)).stage is Stage.SUCCEEDED
+        state = second.jobs.get(operation).state
+        assert state.attempt == 2
+        sequences = [stored.sequence for stored in second.jobs.events_after(operation, 0)]
+        assert sequences == list(range(1, state.last_sequence + 1))
 
 
 async def test_builds_run_side_by_side_in_their_places(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, ChildSettings(command=SCRIPTED), places=2)
-    await bench.supervisor.start()
-    stuck, fine = bench.submit("hang"), bench.submit()
-    assert (await bench.finish(fine)).stage is Stage.SUCCEEDED
-    assert bench.jobs.get(stuck).state.stage is not Stage.QUEUED
-    await bench.supervisor.close()
-    bench.jobs.close()
+    async with working(tmp_path, places=2) as bench:
+        stuck, fine = bench.submit("hang"), bench.submit()
+        assert (await bench.finish(fine)).stage is Stage.SUCCEEDED
+        assert bench.stage(stuck) is not Stage.QUEUED
 
 
 async def test_a_child_that_says_too_much_at_once_is_ended(bench: Bench) -> None:
@@ -210,7 +160,7 @@ async def test_the_end_of_a_build_is_written_once_there_is_space_again(
     monkeypatch.setattr("builder_service.supervisor._RETRY_SECONDS", 0.05)
     operation = bench.submit("hang")
     await bench.until(operation, lambda: bool(bench.texts(operation)))
-    database = bench.jobs._db
+    database = bench.jobs.database.connection
     database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0] + 1}")
     with contextlib.suppress(ResourceExhausted, sqlite3.OperationalError):
         while True:
@@ -221,3 +171,131 @@ async def test_the_end_of_a_build_is_written_once_there_is_space_again(
     database.execute("PRAGMA max_page_count = 100000")
     assert (await bench.finish(operation)).stage in (Stage.CANCELLED, Stage.FAILED)
     await cancelling
+
+
+# A version that exists counts
+
+
+async def _begun(bench: Bench) -> None:
+    async with asyncio.timeout(20):
+        while not (bench.root / "begun").exists():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_build_that_is_cancelled_after_it_had_published_succeeds(bench: Bench) -> None:
+    operation = bench.submit("mute", force=True, alias="prod")
+    await _begun(bench)
+    await bench.supervisor.cancel(operation)
+    assert await bench.finish(operation) == Finished(Stage.SUCCEEDED, version=1)
+    assert bench.store.resolve("tiny", "prod").version == 1
+
+
+async def test_a_build_that_dies_after_it_had_published_succeeds(bench: Bench) -> None:
+    operation = bench.submit("mute")
+    await _begun(bench)
+    os.killpg(owner_pid(bench.jobs.get(operation).child), signal.SIGKILL)
+    assert await bench.finish(operation) == Finished(Stage.SUCCEEDED, version=1)
+
+
+async def test_a_build_that_had_published_when_its_daemon_died_is_not_built_again(tmp_path: Path) -> None:
+    """`force` would make a second version. The child lives on until the next daemon ends it."""
+    bench = Bench(tmp_path)
+    operation = bench.submit("mute", force=True, alias="prod")
+    child = subprocess.Popen(SCRIPTED, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+    bench.jobs.record(operation, Started(Stage.FETCHING, 0.0, 1))
+    bench.jobs.set_child(operation, token_of(child.pid))
+    bench.jobs.set_build_key(operation, "k1")
+    child.stdin.write(msgspec.json.encode(bench.jobs.get(operation).spec))
+    child.stdin.close()
+    await _begun(bench)
+    await bench.supervisor.recover()
+    assert child.wait() == -signal.SIGKILL
+    assert await bench.finish(operation) == Finished(Stage.SUCCEEDED, version=1)
+    assert bench.store.resolve("tiny", "prod").version == 1
+    assert bench.store.version_numbers("tiny") == [1]
+    bench.jobs.close()
+
+
+async def test_a_build_that_had_not_published_when_its_daemon_died_is_queued_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    operation = bench.submit(force=True)
+    bench.jobs.record(operation, Started(Stage.FETCHING, 0.0, 1))
+    await bench.supervisor.recover()
+    job = bench.jobs.get(operation)
+    assert (job.state.stage, job.state.attempt, job.losses) == (Stage.QUEUED, 2, 1)
+    assert bench.stage(operation) is Stage.QUEUED, "nothing starts before the server listens"
+    bench.jobs.close()
+
+
+async def test_an_alias_that_cannot_be_set_fails_the_build_and_names_the_version(bench: Bench) -> None:
+    error = (await bench.finish(bench.submit(alias="Not An Id"))).error
+    assert error is not None
+    assert (error.code, error.metadata["version"], error.metadata["alias"]) == (3, "1", "Not An Id")
+    assert "Version 1 of `tiny` was published" in error.message
+
+
+# Cancel
+
+
+async def test_cancel_takes_two_seconds_at_most_at_every_stage(bench: Bench) -> None:
+    for stage in RUNNING:
+        operation = bench.submit("deaf", labels={"stage": stage.value})
+        await bench.until(operation, lambda each=operation: bool(bench.texts(each)))
+        began = time.monotonic()
+        await asyncio.gather(bench.supervisor.cancel(operation), bench.supervisor.cancel(operation))
+        assert time.monotonic() - began < 2.0, stage
+        assert bench.stage(operation) is Stage.CANCELLED
+    assert bench.staged() == []
+
+
+async def test_a_build_that_just_starts_is_cancelled(bench: Bench) -> None:
+    operation = bench.submit("hang")
+    await bench.until(operation, lambda: bench.stage(operation) is Stage.FETCHING)
+    began = time.monotonic()
+    await bench.supervisor.cancel(operation)
+    assert time.monotonic() - began < 2.0
+    assert (await bench.finish(operation)).stage is Stage.CANCELLED
+
+
+class SlowStore(EngineStore):
+    """Shared storage that takes its time to clear up."""
+
+    def recover(self) -> Recovered:
+        time.sleep(3.0)
+        return super().recover()
+
+
+async def test_cancel_does_not_wait_for_a_slow_store(tmp_path: Path) -> None:
+    async with working(tmp_path, store=SlowStore(tmp_path / "store")) as bench:
+        operation = bench.submit("hang")
+        await bench.until(operation, lambda: bool(bench.texts(operation)))
+        began = time.monotonic()
+        await bench.supervisor.cancel(operation)
+        assert time.monotonic() - began < 2.0
+        assert bench.stage(operation) is Stage.CANCELLED
+        async with asyncio.timeout(10):
+            while bench.staged():
+                await asyncio.sleep(0.05)
+
+
+# Progress
+
+
+async def test_progress_moves_every_second_in_every_stage_and_never_back(bench: Bench) -> None:
+    operation = bench.submit("still", memory=0)
+    await bench.finish(operation)
+    stored = [each for each in bench.jobs.events_after(operation, 0) if not isinstance(each.event, Memory | Finished)]
+    times = [each.time for each in stored]
+    assert max(b - a for a, b in itertools.pairwise(times)) < 1.1
+    moves = [each.event.fraction for each in stored if isinstance(each.event, Progress)]
+    assert moves == sorted(set(moves))
+    begins = {each.event.stage: each.event.fraction for each in stored if isinstance(each.event, Started)}
+    assert max(move for move in moves if move < begins[Stage.VERIFYING]) > begins[Stage.CAPTURING]
+
+
+async def test_a_child_that_talks_for_ever_fills_no_disk(bench: Bench) -> None:
+    operation = bench.submit("talk")
+    await bench.finish(operation)
+    texts = bench.texts(operation)
+    assert len(texts) == 1001
+    assert texts[-1] == "2001 more log lines were dropped."

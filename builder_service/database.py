@@ -1,0 +1,162 @@
+"""The builder's SQLite file: its tables, and transactions that say when the disk is full."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from builder_service.job import BuildJob
+from builder_service.sharing import fingerprint
+from builder_service.turns import turn
+from enginehouse.errors import FailedPrecondition, ResourceExhausted
+
+_NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+"""A full file system shows as either, by where SQLite meets it."""
+_VERSION = 2
+_TABLES = (
+    """
+CREATE TABLE IF NOT EXISTS jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    operation TEXT NOT NULL UNIQUE,
+    request_id TEXT UNIQUE,
+    request BLOB NOT NULL,
+    spec BLOB NOT NULL,
+    stage TEXT NOT NULL,
+    state BLOB NOT NULL,
+    child TEXT NOT NULL DEFAULT '',
+    losses INTEGER NOT NULL DEFAULT 0,
+    priority REAL NOT NULL DEFAULT 0.5,
+    turn REAL NOT NULL DEFAULT 0,
+    fingerprint TEXT NOT NULL DEFAULT '',
+    estimate BLOB NOT NULL DEFAULT 'null',
+    memory INTEGER,
+    ended REAL
+)""",
+    """
+CREATE TABLE IF NOT EXISTS events (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    sequence INTEGER NOT NULL,
+    time REAL NOT NULL,
+    payload BLOB NOT NULL,
+    sample INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (job, sequence)
+) WITHOUT ROWID""",
+)
+_ADDED_IN_2 = {
+    "jobs": (
+        "priority REAL NOT NULL DEFAULT 0.5",
+        "turn REAL NOT NULL DEFAULT 0",
+        "fingerprint TEXT NOT NULL DEFAULT ''",
+        "estimate BLOB NOT NULL DEFAULT 'null'",
+        "memory INTEGER",
+        "ended REAL",
+    ),
+    "events": ("sample INTEGER NOT NULL DEFAULT 0",),
+}
+_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS jobs_in_turn ON jobs (stage, turn, id)",
+    "CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (ended) WHERE ended IS NOT NULL",
+)
+
+
+class Database:
+    """One connection, for one thread. Each transaction is on disk when it ends, unless it was begun as not durable."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.connection = _open(path)
+        self._durable = True
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def execute(self, query: str, *values: object) -> sqlite3.Cursor:
+        return self.connection.execute(query, values)
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[None]:
+        """One atomic step; joins the transaction that is open already. ResourceExhausted when the disk is full.
+
+        Args:
+            durable: False: outlives this process, and a power cut only once a later durable one has ended.
+        """
+        if self.connection.in_transaction:
+            yield
+            return
+        try:
+            self._set_durable(durable)
+            self.execute("BEGIN IMMEDIATE")
+            yield
+            self.execute("COMMIT")
+        except BaseException as error:
+            if self.connection.in_transaction:  # SQLite ends it itself after some failures, a COMMIT's among them
+                self.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in _NO_SPACE:
+                raise ResourceExhausted(
+                    "The disk with the builder's queue is full; free some space and try again.",
+                    reason="DISK_FULL",
+                    metadata={"subject": "build queue"},
+                    retry_after=30.0,
+                ) from error
+            raise
+
+    def _set_durable(self, durable: bool) -> None:
+        if durable is not self._durable:
+            self.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The database with its tables; FailedPrecondition for a file that is damaged or of a later version."""
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
+            db.execute(f"PRAGMA {pragma}")
+        db.execute("BEGIN IMMEDIATE")
+        _prepare(db)
+        db.execute("COMMIT")
+    except (sqlite3.DatabaseError, msgspec.MsgspecError) as error:
+        db.close()
+        raise FailedPrecondition(
+            f"The build queue {path} cannot be used ({error}); move it away to begin with an empty one. "
+            "Engines are not affected.",
+            reason="QUEUE_UNUSABLE",
+            metadata={"path": path},
+        ) from error
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version not in range(_VERSION + 1):
+        raise sqlite3.DatabaseError(f"format {version}, this builder reads {_VERSION}")
+    for table in _TABLES:
+        db.execute(table)
+    if version == 1:
+        _migrate(db)
+    for index in _INDEXES:
+        db.execute(index)
+    db.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    """From format 1, which had neither priorities nor sharing."""
+    for table, columns in _ADDED_IN_2.items():
+        for column in columns:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    for number, spec, state in db.execute("SELECT id, spec, state FROM jobs").fetchall():
+        times = msgspec.json.decode(state, type=_Times)
+        same = fingerprint(msgspec.json.decode(spec, type=BuildJob))
+        db.execute(
+            "UPDATE jobs SET fingerprint = ?, turn = ?, ended = ? WHERE id = ?",
+            (same, turn(0.5, times.create_time), times.end_time, number),
+        )
+
+
+class _Times(msgspec.Struct):
+    create_time: float
+    end_time: float | None = None
