@@ -9,7 +9,6 @@ import grpc
 import pytest
 from google.longrunning import operations_pb2
 
-from engine_store.digests import digest_bytes
 from enginehouse._gen.enginehouse.builder.v1 import build_config_pb2 as config_pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import engine_pb2
@@ -139,17 +138,6 @@ async def test_waiting_returns_in_time_for_a_build_that_goes_on(remote: Remote) 
         await remote.operations.DeleteOperation(operations_pb2.DeleteOperationRequest(name=operation.name))
 
 
-async def test_validate_only_estimates_and_builds_nothing(remote: Remote) -> None:
-    (remote.root / "models" / "tiny" / "model.safetensors").write_bytes(b"x" * 10_000)
-    operation = await remote.builder.BuildEngine(remote.request(validate_only=True))
-    assert operation.done
-    estimate = _metadata(operation).estimate
-    assert estimate.disk_bytes == 10_000
-    assert estimate.memory_bytes > 10_000
-    assert estimate.duration.ToSeconds() > 0
-    assert not (await remote.operations.ListOperations(operations_pb2.ListOperationsRequest())).operations
-
-
 # What is refused
 
 
@@ -260,96 +248,3 @@ async def test_a_checkpoint_that_went_away_does_not_hide_the_builds(remote: Remo
     (checkpoint / "model.safetensors").symlink_to("gone")
     await remote.operations.GetOperation(operations_pb2.GetOperationRequest(name=operation.name))
     assert (await remote.operations.ListOperations(operations_pb2.ListOperationsRequest())).operations
-
-
-# Engines, versions, aliases, files
-
-
-async def test_engines_and_versions_are_listed_over_pages(remote: Remote) -> None:
-    for engine, key in (("a", "k1"), ("a", "k2"), ("b", "k1")):
-        await remote.build(engine_id=engine, labels={"key": key})
-    first = await remote.builder.ListEngines(pb.ListEnginesRequest(page_size=1))
-    assert [(each.name, each.latest_version, each.version_count) for each in first.engines] == [("engines/a", 2, 2)]
-    second = await remote.builder.ListEngines(pb.ListEnginesRequest(page_token=first.next_page_token))
-    assert ([each.name for each in second.engines], second.next_page_token) == (["engines/b"], "")
-    every = await remote.builder.ListEngineVersions(pb.ListEngineVersionsRequest(parent="engines/-"))
-    wanted = ["engines/a/versions/2", "engines/a/versions/1", "engines/b/versions/1"]
-    assert [version.name for version in every.engine_versions] == wanted
-    page = await remote.builder.ListEngineVersions(pb.ListEngineVersionsRequest(parent="engines/a", page_size=1))
-    rest = await remote.builder.ListEngineVersions(
-        pb.ListEngineVersionsRequest(parent="engines/a", page_token=page.next_page_token)
-    )
-    assert [version.name for version in [*page.engine_versions, *rest.engine_versions]] == wanted[:2]
-    with refused("INVALID_PAGE_TOKEN", INVALID):
-        await remote.builder.ListEngines(pb.ListEnginesRequest(page_token=page.next_page_token))
-
-
-async def test_unknown_names_are_not_found_and_bad_ones_invalid(remote: Remote) -> None:
-    with refused("ENGINE_NOT_FOUND", grpc.StatusCode.NOT_FOUND):
-        await remote.builder.GetEngine(pb.GetEngineRequest(name="engines/none"))
-    with refused("ENGINE_NOT_FOUND", grpc.StatusCode.NOT_FOUND):
-        await remote.builder.ListEngineVersions(pb.ListEngineVersionsRequest(parent="engines/none"))
-    for name in ("", "engines", "engines/../versions/1", "engines/a/versions/x", "engines/a/versions/1/x"):
-        with refused("INVALID_RESOURCE_ID" if ".." in name else "INVALID_RESOURCE_NAME", INVALID):
-            await remote.builder.GetEngineVersion(pb.GetEngineVersionRequest(name=name))
-
-
-async def test_aliases_move_by_etag_and_guard_their_version(remote: Remote) -> None:
-    await remote.build()
-    name = "engines/tiny/aliases/prod"
-    alias = await remote.builder.SetAlias(pb.SetAliasRequest(name=name, version=1))
-    moved = await remote.builder.SetAlias(pb.SetAliasRequest(name=name, version=1, etag=alias.etag))
-    with refused("ETAG_MISMATCH", grpc.StatusCode.ABORTED):
-        await remote.builder.SetAlias(pb.SetAliasRequest(name=name, version=1, etag=alias.etag))
-    listed = await remote.builder.ListAliases(pb.ListAliasesRequest(parent="engines/tiny"))
-    assert list(listed.aliases) == [moved]
-    with refused("VERSION_ALIASED", grpc.StatusCode.FAILED_PRECONDITION):
-        await remote.builder.DeleteEngineVersion(pb.DeleteEngineVersionRequest(name="engines/tiny/versions/1"))
-    with refused("ETAG_MISMATCH", grpc.StatusCode.ABORTED):
-        await remote.builder.DeleteAlias(pb.DeleteAliasRequest(name=name, etag=alias.etag))
-    await remote.builder.DeleteAlias(pb.DeleteAliasRequest(name=name, etag=moved.etag))
-    deleted = await remote.builder.DeleteEngineVersion(pb.DeleteEngineVersionRequest(name="engines/tiny/versions/1"))
-    assert deleted.HasField("delete_time")
-    shown = await remote.builder.ListEngineVersions(
-        pb.ListEngineVersionsRequest(parent="engines/tiny", show_deleted=True)
-    )
-    assert [version.HasField("delete_time") for version in shown.engine_versions] == [True]
-
-
-async def test_verification_names_each_damaged_file(remote: Remote) -> None:
-    await remote.build()
-    request = pb.VerifyEngineVersionRequest(name="engines/tiny/versions/1")
-
-    async def verify() -> pb.VerifyEngineVersionResponse:
-        answer, operation = pb.VerifyEngineVersionResponse(), await remote.builder.VerifyEngineVersion(request)
-        assert (await remote.done(operation)).response.Unpack(answer)
-        return answer
-
-    intact = await verify()
-    assert (intact.intact, intact.files_checked) == (True, 2)
-    folder = remote.store.version_path("tiny", 1)
-    (folder / "graph.json").unlink()
-    (folder / "stray").write_bytes(b"x")
-    damaged = await verify()
-    assert not damaged.intact
-    found = [(problem.path, problem.problem) for problem in damaged.problems]
-    assert found == [("graph.json", "missing"), ("stray", "unexpected")]
-
-
-async def test_a_download_brings_every_file_whole(remote: Remote) -> None:
-    version = _version(await remote.build())
-    files: dict[str, bytes] = {}
-    digests: dict[str, str] = {}
-    async for chunk in remote.builder.DownloadEngineVersion(pb.DownloadEngineVersionRequest(name=version.name)):
-        assert len(chunk.data) <= 1 << 20
-        assert chunk.offset == len(files.setdefault(chunk.path, b""))
-        files[chunk.path] += chunk.data
-        digests[chunk.path] = chunk.digest
-    assert digests.pop("engine.json") == ""
-    assert digests == {file.path: file.digest for file in version.files}
-    assert digests == {path: digest_bytes(files[path]) for path in digests}
-    assert files["engine.json"] == (remote.store.version_path("tiny", 1) / "engine.json").read_bytes()
-    assert list((remote.store.root / "leases").iterdir()) == []
-    with refused("TARGET_NOT_FOUND", grpc.StatusCode.NOT_FOUND):
-        request = pb.DownloadEngineVersionRequest(name=version.name, targets=["tensorrt"])
-        await remote.builder.DownloadEngineVersion(request).read()
