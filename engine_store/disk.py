@@ -92,10 +92,8 @@ class Disk:
     def make_dirs(self, path: Path, step: str) -> None:
         """Makes the directory and its parents: the steps `.mkdir` and `.sync`. Each entry from the store's root down
         is durable then, whoever made it: another writer may have died before it could sync its own."""
-        if not self.root.is_dir():
-            self.failpoint(f"{step}.mkdir")
-            self.root.mkdir(parents=True, exist_ok=True)
-            self.sync_dir(self.root.parent, f"{step}.sync")
+        if self.root not in self._durable:
+            self._make_root(step)
         folder = self.root
         for part in path.relative_to(self.root).parts:
             parent, folder = folder, folder / part
@@ -106,6 +104,15 @@ class Disk:
                 folder.mkdir(exist_ok=True)
             self.sync_dir(parent, f"{step}.sync")
             self._durable.add(folder)
+
+    def _make_root(self, step: str) -> None:
+        if not self.root.is_dir():
+            self.failpoint(f"{step}.mkdir")
+            self.root.mkdir(parents=True, exist_ok=True)
+        if not any(self.root.iterdir()):  # new: whoever made it may have died before it could sync its entry
+            with contextlib.suppress(PermissionError):  # the operator's own mount point
+                self.sync_dir(self.root.parent, f"{step}.sync")
+        self._durable.add(self.root)
 
     def touch(self, path: Path, time: float, step: str) -> None:
         """Gives the empty file this mtime (seconds since the epoch), and makes it where it is missing."""

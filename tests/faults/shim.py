@@ -115,10 +115,10 @@ def mark(text: str) -> None:
 
 
 @contextmanager
-def recorded(root: Path, log: Path) -> Iterator[None]:
-    """Logs every durable call of this process below `root`."""
+def recorded(fault: Fault, log: Path) -> Iterator[None]:
+    """Appends every durable call of this process below the fault's root to the log."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
-    arm(Fault(root), fd)
+    arm(fault, fd)
     try:
         yield
     finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +19,7 @@ from tests.engine_store.faults.history import Event
 from tests.faults import shim
 from tests.faults.driver import forked, start
 from tests.faults.power_cut import Bytes, Disk, Keep, all_bytes, everything, nothing_more, safe_bytes, some, torn_bytes
-from tests.faults.shim import Call, Kind
+from tests.faults.shim import Action, Call, Fault, Kind
 
 
 class Marker:
@@ -28,10 +30,11 @@ class Marker:
 
 
 class Recording(NamedTuple):
-    """The calls, and the manifests that were published: by their attempts, as they stood at the end."""
+    """The calls below `root`. `killed`: the last process met a fault."""
 
     calls: list[Call]
     root: str
+    killed: bool
 
 
 class Cut(NamedTuple):
@@ -67,58 +70,28 @@ def two_writers(root: Path) -> None:
         assert not ended.crash, ended.crash
 
 
-def a_heir(root: Path) -> None:
-    """Writers that are killed at many points of a first publish, then one that publishes and sets an alias."""
-    for nth in (3, 5, 9, 12, 15, 20, 30, 40):
-        _killed(root, nth)
-    _some(root, "heir", 1)
-
-
-def _killed(root: Path, nth: int) -> None:
-    """Dies at its nth labelled step; the log goes on."""
-    import os
-    import signal
-
-    left = [nth]
-
-    def failpoint(label: str) -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def work() -> None:
-        writer = Writer(root, Path("/dev/null"), f"dead{nth}", "shared", nth, failpoint)
-        writer._journal = Marker()
-        writer.attempt("publish shared")
-
-    assert not forked(work).crash
-
-
 def _some(root: Path, name: str, seed: int) -> None:
     writer = _writer(root, name, seed)
     for op in ("publish shared", "set alias", "publish own", "delete alias", "set alias", "delete version"):
         writer.attempt(op)
 
 
-SCENARIOS: dict[str, Callable[[Path], None]] = {
-    "one writer": one_writer,
-    "two writers": two_writers,
-    "heir": a_heir,
-}
+SCENARIOS: dict[str, Callable[[Path], None]] = {"one writer": one_writer, "two writers": two_writers}
 
 
-def record(scratch: Path, scenario: str) -> Recording:
-    """Runs the scenario in a process of its own (which ends, so that its staging is a dead writer's)."""
+def record(scratch: Path, work: Callable[[Path], None], fault: Fault | None = None) -> Recording:
+    """Runs `work` on a store in a process of its own, which ends, so that its staging is a dead writer's. The log is
+    continued when there is one."""
     root, log = scratch / "disk", scratch / "log"
-    root.mkdir()
+    root.mkdir(exist_ok=True)
 
-    def work() -> None:
-        with shim.recorded(root, log):
-            SCENARIOS[scenario](root / "store")
+    def recorded() -> None:
+        with shim.recorded(fault or Fault(root), log):
+            work(root / "store")
 
-    ended = forked(work)
-    assert not ended.trouble, ended.trouble
-    return Recording(shim.read_log(log), str(root))
+    ended = forked(recorded)
+    assert ended.signal == signal.SIGKILL or not ended.trouble, ended.trouble
+    return Recording(shim.read_log(log), str(root), bool(ended.signal))
 
 
 def cuts(seeds: int, base: int) -> Iterator[Cut]:
@@ -132,30 +105,49 @@ def cuts(seeds: int, base: int) -> Iterator[Cut]:
 
 def power_cuts(scratch: str, scenario: str, seeds: int, points: int, lying: bool) -> dict[str, int]:
     """Cuts the power at each point (or at `points` random ones, where it is not 0) and checks each disk."""
-    recording = record(Path(scratch), scenario)
+    recording = record(Path(scratch), SCENARIOS[scenario])
     count = len(recording.calls)
-    chosen = set(random.Random(7).sample(range(count), min(points or count, count)))
+    chosen = random.Random(7).sample(range(count), min(points or count, count))
+    return {"calls": count, "disks": _check_cuts(Path(scratch), recording, set(chosen), seeds, lying)}
+
+
+def heirs(scratch: str, step: int, seeds: int) -> dict[str, int]:
+    """A writer is killed right after its call 1, 1 + step, ...; another does the same work to its end; then the power
+    is cut: the second must not have relied on what the first had not yet synced."""
+    done = Counter({"kills": 0, "disks": 0})
+    for nth in range(1, 1000, step):
+        folder = Path(scratch) / str(nth)
+        folder.mkdir()
+        first = record(folder, lambda root: _some(root, "first", 1), Fault(folder / "disk", nth, Action.KILL_AFTER))
+        both = record(folder, lambda root: _some(root, "heir", 1))
+        last = len(both.calls) - 1
+        done["disks"] += _check_cuts(folder, both, {(len(first.calls) + last) // 2, last}, seeds, lying=False)
+        shutil.rmtree(folder)
+        if not first.killed:
+            return dict(done)
+        done["kills"] += 1
+    raise AssertionError("the calls never ended")
+
+
+def _check_cuts(scratch: Path, recording: Recording, chosen: set[int], seeds: int, lying: bool) -> int:
+    """Checks the disks of the chosen points; their number."""
     disk, done, checked = Disk(recording.root), [], 0
-    versions = _published(recording)
+    versions, check = _published(recording), check_lying if lying else check_honest
     for index, call in enumerate(recording.calls):
         disk.play(call, lying)
         if call.kind == Kind.MARK:
             done.append(msgspec.json.decode(call.path, type=Event))
-        if index not in chosen:
-            continue
-        for cut in cuts(seeds, index * 1000):
-            target = Path(scratch) / "after"
+        for cut in cuts(seeds, index * 1000) if index in chosen else ():
+            target = scratch / "after"
             disk.write_to(target, cut.keep, cut.content)
             try:
-                check = check_lying if lying else check_honest
                 check(target / "store", done, versions)
             except BaseException as error:
-                shutil.copytree(target, Path(scratch) / "failed", dirs_exist_ok=True)
-                error.add_note(f"{scenario}, call {index} of {count} ({call.kind.name} {call.path}), disk: {cut.name}")
+                error.add_note(f"cut after call {index} of {len(recording.calls)}: {call[:5]}; disk: {cut.name}")
                 raise
             shutil.rmtree(target)
             checked += 1
-    return {"calls": count, "disks": checked}
+    return checked
 
 
 def _published(recording: Recording) -> dict[str, bytes]:
