@@ -1,12 +1,12 @@
-"""From a checkpoint's tensors to the engine's weights file, one tensor in memory at a time."""
+"""From a checkpoint's tensors to the engine's weights file, one block of a tensor in memory at a time."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import torch
@@ -21,7 +21,6 @@ DTYPES = {
     "float16": (torch.float16, "F16"),
 }
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-WRITE_BYTES = 32 << 20
 IGNORED_SUFFIXES = ("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 """Constants that older checkpoints carry and that follow from the config."""
 
@@ -50,7 +49,7 @@ def check_parameters(checkpoint: Checkpoint, parts: Mapping[str, WeightParts], t
                 found = list(checkpoint.shape(name))
                 message = f"Tensor {name} has shape {found}; the config implies {list(shape)}. The files do not match."
                 raise broken("CHECKPOINT_SHAPE_MISMATCH", message, tensor=name, shape=found, expected=list(shape))
-    if tied_head and HEAD in present and not torch.equal(checkpoint.tensor(HEAD), checkpoint.tensor(EMBEDDING)):
+    if tied_head and HEAD in present and not _equal(checkpoint, HEAD, EMBEDDING):
         message = (
             f"The config ties the head to the embedding, and {HEAD} differs from {EMBEDDING}; set "
             "`tie_word_embeddings` to false in config.json if the head is meant."
@@ -62,6 +61,13 @@ def check_parameters(checkpoint: Checkpoint, parts: Mapping[str, WeightParts], t
             continue
         message = f"The checkpoint has tensor {name}, which an engine of its architecture does not use."
         raise Unimplemented(message, reason="UNSUPPORTED_TENSOR", metadata={"tensor": name})
+
+
+def _equal(checkpoint: Checkpoint, one: str, other: str) -> bool:
+    if checkpoint.shape(one) != checkpoint.shape(other):
+        return False
+    pairs = zip(checkpoint.blocks(one), checkpoint.blocks(other), strict=False)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def plan_layout(parts: Mapping[str, WeightParts], dtype: str) -> Layout:
@@ -80,7 +86,7 @@ def plan_layout(parts: Mapping[str, WeightParts], dtype: str) -> Layout:
 def convert(
     checkpoint: Checkpoint, parts: Mapping[str, WeightParts], dtype: str, path: Path, progress: Progress
 ) -> None:
-    """Writes the weights file: fused, cast, in the order of `parts`. Holds one tensor of the checkpoint at a time.
+    """Writes the weights file: fused, cast, in the order of `parts`. Holds one block of a tensor at a time.
 
     Args:
         dtype: "float32", "bfloat16" or "float16".
@@ -95,14 +101,15 @@ def convert(
     with path.open("xb") as file:
         file.write(layout.header)
         for name in (name for part in parts.values() for name in part.names):
-            for piece in _pieces(_cast(name, checkpoint.tensor(name), dtype)):
-                done += _write(file, piece)
+            for block in checkpoint.blocks(name):
+                done += file.write(_cast(name, block, dtype).view(torch.uint8).numpy().data)
                 progress(done, layout.data_bytes)
     assert done == layout.data_bytes, f"wrote {done} bytes of {layout.data_bytes}"
 
 
 def _cast(name: str, tensor: torch.Tensor, dtype: str) -> torch.Tensor:
-    cast = tensor.to(DTYPES[dtype][0]).contiguous()
+    """A block of a tensor as the engine holds it, flat."""
+    cast = tensor.to(DTYPES[dtype][0]).contiguous().flatten()
     low, high = (float(value) for value in torch.aminmax(cast))
     if math.isfinite(low) and math.isfinite(high):
         return cast
@@ -111,14 +118,3 @@ def _cast(name: str, tensor: torch.Tensor, dtype: str) -> torch.Tensor:
         "holds), or check the checkpoint."
     )
     raise FailedPrecondition(message, reason="WEIGHT_NOT_FINITE", metadata={"tensor": name, "dtype": dtype})
-
-
-def _pieces(tensor: torch.Tensor) -> Iterator[memoryview]:
-    raw = tensor.flatten().view(torch.uint8).numpy().data
-    for start in range(0, len(raw), WRITE_BYTES):
-        yield raw[start : start + WRITE_BYTES]
-
-
-def _write(file: BinaryIO, piece: memoryview) -> int:
-    file.write(piece)
-    return len(piece)

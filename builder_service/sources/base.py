@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +18,8 @@ from enginehouse.errors import FailedPrecondition
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) in bytes."""
+BLOCK_BYTES = 32 << 20
+"""Of a tensor that is read at once."""
 
 
 class Checkpoint(Protocol):
@@ -41,8 +48,13 @@ class Checkpoint(Protocol):
         """Bytes that a tensor occupies in the file, for progress."""
         ...
 
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        """The tensor in pieces along its first dimension, in order, each of about BLOCK_BYTES, in the checkpoint's
+        dtype (dequantised to float32 where it was quantised)."""
+        ...
+
     def tensor(self, name: str) -> torch.Tensor:
-        """The tensor, in the checkpoint's dtype (dequantised to float32 where it was quantised)."""
+        """The whole tensor."""
         ...
 
     def write_tokenizer(self, destination: Path) -> None:
@@ -57,6 +69,77 @@ class Checkpoint(Protocol):
     def close(self) -> None:
         """Releases file handles. Idempotent."""
         ...
+
+
+def assemble(shape: tuple[int, ...], blocks: Iterator[torch.Tensor]) -> torch.Tensor:
+    """The tensor whose pieces along its first dimension are `blocks`."""
+    block = next(blocks)
+    if block.shape == shape:
+        return block
+    whole = torch.empty(shape, dtype=block.dtype)
+    start = 0
+    while True:
+        whole[start : start + len(block)] = block
+        start += len(block)
+        if start == shape[0]:
+            return whole
+        block = next(blocks)
+
+
+def row_ranges(shape: tuple[int, ...], row_bytes: int) -> Iterator[range]:
+    """The rows of a tensor in ranges of about BLOCK_BYTES; `row_bytes` of one row."""
+    step = max(1, BLOCK_BYTES // max(row_bytes, 1))
+    for start in range(0, shape[0], step):
+        yield range(start, min(start + step, shape[0]))
+
+
+class TensorFile:
+    """A file of tensors. It is read and never mapped: a mapped file that is cut while it is read kills the process.
+
+    `close()` may be called more than once; the file is closed when this object goes, too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        with reading(path.name):
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.close = weakref.finalize(self, os.close, self._fd)
+
+    def read(self, offset: int, count: int) -> torch.Tensor:
+        """uint8 [count] from `offset`."""
+        data = torch.empty(count, dtype=torch.uint8)
+        view, done = data.numpy().data, 0
+        with reading(self._name):
+            while done < count:
+                got = os.preadv(self._fd, [view[done:]], offset + done)
+                if got == 0:
+                    message = f"{self._name} became shorter while it was read; build again when nothing writes to it."
+                    raise broken("CHECKPOINT_TRUNCATED", message, file=self._name, needed_bytes=offset + count)
+                done += got
+        return data
+
+    def rows(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Iterator[torch.Tensor]:
+        """The row-major tensor at `offset` in pieces along its first dimension."""
+        row = math.prod(shape[1:]) * dtype.itemsize
+        if not shape or 0 in shape:
+            yield self.read(offset, math.prod(shape) * dtype.itemsize).view(dtype).view(shape)
+            return
+        for rows in row_ranges(shape, row):
+            data = self.read(offset + rows.start * row, len(rows) * row)
+            yield data.view(dtype).view(len(rows), *shape[1:])
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Names the file that the system cannot read."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+            raise
+        why = os.strerror(error.errno) if error.errno else "input/output error"
+        message = f"{name} cannot be read ({why}); check the file and its permissions, then build again."
+        raise broken("CHECKPOINT_UNREADABLE", message, file=name) from error
 
 
 def broken(reason: str, message: str, **metadata: object) -> FailedPrecondition:

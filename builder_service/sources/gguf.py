@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from builder_service.sources.base import Progress
+from builder_service.sources.base import Progress, TensorFile, assemble, broken, row_ranges
 from builder_service.sources.digest import DigestCache
 from builder_service.sources.gguf_config import PERMUTED, ROPE_FREQS, hugging_face_config, hugging_face_name
 from builder_service.sources.gguf_header import GgufHeader, GgufTensor, read_gguf_header
@@ -20,10 +22,13 @@ from engine_store.manifest import Source
 from enginehouse.errors import NotFound, Unimplemented
 
 PLAIN = {
-    GGMLQuantizationType.F32: (np.float32, "float32"),
-    GGMLQuantizationType.F16: (np.float16, "float16"),
-    GGMLQuantizationType.BF16: (np.int16, "bfloat16"),
+    GGMLQuantizationType.F32: torch.float32,
+    GGMLQuantizationType.F16: torch.float16,
+    GGMLQuantizationType.BF16: torch.bfloat16,
 }
+REORDERED = tuple(f".self_attn.{part}_proj.{kind}" for part in "qk" for kind in ("weight", "bias"))
+MAX_ROPE_FACTORS = 1 << 12
+WORK_FACTOR = 4
 
 
 class GgufCheckpoint:
@@ -43,7 +48,7 @@ class GgufCheckpoint:
         self._path = path
         self._digests = digests
         self._header = read_gguf_header(path)
-        self._data: npt.NDArray[np.uint8] = np.memmap(path, mode="r")
+        self._file = TensorFile(path)
         self.config = hugging_face_config(self._header, self._rope_factors())
         self._permuted = self._header.metadata["general.architecture"] in PERMUTED
         self._gguf_names = self._map_names()
@@ -61,11 +66,14 @@ class GgufCheckpoint:
     def nbytes(self, name: str) -> int:
         return self._entry(name).nbytes
 
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        blocks = self._blocks(self._entry(name))
+        if self._permuted and name.endswith(REORDERED):
+            return iter([self._unpermute(name, assemble(self.shape(name), blocks))])
+        return blocks
+
     def tensor(self, name: str) -> torch.Tensor:
-        tensor = self._read(self._entry(name))
-        if self._permuted:
-            tensor = self._unpermute(name, tensor)
-        return tensor
+        return assemble(self.shape(name), self.blocks(name))
 
     def write_tokenizer(self, destination: Path) -> None:
         write_gguf_tokenizer(self._header.metadata, self.generation_config, destination)
@@ -74,7 +82,7 @@ class GgufCheckpoint:
         return self._digests.tree(self._path.parent, (self._path.name,), progress)
 
     def close(self) -> None:
-        self._data = np.empty(0, np.uint8)
+        self._file.close()
 
     def _entry(self, name: str) -> GgufTensor:
         return self._header.tensors[self._gguf_names[name]]
@@ -85,17 +93,26 @@ class GgufCheckpoint:
 
     def _rope_factors(self) -> npt.NDArray[np.float32] | None:
         entry = self._header.tensors.get(ROPE_FREQS)
-        return None if entry is None else self._read(entry).float().numpy()
+        if entry is None:
+            return None
+        if entry.kind != GGMLQuantizationType.F32 or len(entry.shape) != 1 or entry.shape[0] > MAX_ROPE_FACTORS:
+            message = f"The GGUF file's {ROPE_FREQS} is {entry.kind.name} {list(entry.shape)}, no short F32 vector."
+            raise broken("CHECKPOINT_CORRUPT", message, file=self._path.name, tensor=ROPE_FREQS)
+        return assemble(entry.shape, self._blocks(entry)).numpy()
 
-    def _read(self, entry: GgufTensor) -> torch.Tensor:
-        raw = self._data[entry.offset : entry.offset + entry.nbytes]
+    def _blocks(self, entry: GgufTensor) -> Iterator[torch.Tensor]:
         if entry.kind in PLAIN:
-            array_type, name = PLAIN[entry.kind]
-            tensor = torch.from_numpy(np.array(raw).view(array_type))
-            return (tensor.view(torch.bfloat16) if name == "bfloat16" else tensor).view(entry.shape)
+            yield from self._file.rows(entry.offset, entry.shape, PLAIN[entry.kind])
+            return
+        row = entry.nbytes // entry.shape[0]
+        # Dequantising takes several times the memory of its result: small pieces.
+        for rows in row_ranges(entry.shape, WORK_FACTOR * math.prod(entry.shape[1:]) * 4):
+            data = self._file.read(entry.offset + rows.start * row, len(rows) * row)
+            yield self._dequantize(entry, data.numpy().reshape(len(rows), *entry.shape[1:-1], -1))
+
+    def _dequantize(self, entry: GgufTensor, raw: npt.NDArray[np.uint8]) -> torch.Tensor:
         try:
-            rows = raw.reshape(*entry.shape[:-1], -1)
-            return torch.from_numpy(np.ascontiguousarray(dequantize(rows, entry.kind), dtype=np.float32))
+            return torch.from_numpy(np.ascontiguousarray(dequantize(raw, entry.kind), dtype=np.float32))
         except NotImplementedError:
             message = f"Tensors quantised as {entry.kind.name} are not read; use another quantisation of the model."
             metadata = {"quantization": entry.kind.name}
@@ -103,12 +120,7 @@ class GgufCheckpoint:
 
     def _unpermute(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """Rows of a head from interleaved pairs (x0, y0, x1, y1, ...) back to halves (x0, x1, ..., y0, y1, ...)."""
-        if ".self_attn.q_proj." in name:
-            heads = self.config["num_attention_heads"]
-        elif ".self_attn.k_proj." in name:
-            heads = self.config["num_key_value_heads"]
-        else:
-            return tensor
+        heads = self.config["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
         pairs = tensor.view(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
         return pairs.transpose(1, 2).reshape(tensor.shape)
 
@@ -120,7 +132,7 @@ def _dtype(header: GgufHeader) -> str:
         return "bfloat16"
     for kind in (GGMLQuantizationType.BF16, GGMLQuantizationType.F16):
         if kind in kinds:
-            return PLAIN[kind][1]
+            return str(PLAIN[kind]).removeprefix("torch.")
     return "float32"
 
 

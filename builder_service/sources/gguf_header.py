@@ -7,14 +7,15 @@ overflows that other readers of this format have had. Format: ggml/docs/gguf.md,
 from __future__ import annotations
 
 import math
-import mmap
+import os
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from builder_service.sources.base import broken
+from builder_service.sources.base import broken, reading
+from builder_service.sources.json_files import is_lfs_pointer, lfs_pointer
 from enginehouse.errors import EnginehouseError
 
 MAGIC = b"GGUF"
@@ -23,6 +24,10 @@ MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 17
 MAX_NAME = 1 << 10
 MAX_DIMS = 4
+MAX_HEADER_BYTES = 1 << 27
+MAX_ELEMENTS = 1 << 22
+"""Of all lists together: four times the largest vocabulary known, with types, scores and merges."""
+SMALLEST = 24
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -56,29 +61,30 @@ def read_gguf_header(path: Path) -> GgufHeader:
     Raises:
         FailedPrecondition: no GGUF file, truncated, or damaged; the message names the key or tensor.
     """
-    if path.stat().st_size < 24:
-        raise broken("NOT_A_CHECKPOINT", f"{path.name} is too short for a GGUF file.", file=path.name)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return _Reader(path.name, data).header()
+    if is_lfs_pointer(path):
+        raise lfs_pointer(path.name)
+    with reading(path.name), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < SMALLEST:
+            raise broken("NOT_A_CHECKPOINT", f"{path.name} is too short for a GGUF file.", file=path.name)
+        return _Reader(path.name, file, size).header()
 
 
 class _Reader:
-    """A cursor over the mapped file."""
+    """A cursor over the file."""
 
-    def __init__(self, name: str, data: mmap.mmap) -> None:
+    def __init__(self, name: str, file: BinaryIO, size: int) -> None:
         self._name = name
-        self._data = data
-        self._size = len(data)
+        self._file = file
+        self._size = size
         self._position = 0
+        self._elements = 0
         self._where = "the header"
 
     def header(self) -> GgufHeader:
         magic = self._take(4)
         if magic != MAGIC:
-            lfs = " It is a Git LFS pointer; run `git lfs pull`." if magic == b"vers" else ""
-            raise broken(
-                "NOT_A_CHECKPOINT", f"{self._name} is no GGUF file.{lfs or ' Download it again.'}", file=self._name
-            )
+            raise broken("NOT_A_CHECKPOINT", f"{self._name} is no GGUF file. Download it again.", file=self._name)
         version = self._number("I")
         if version not in VERSIONS:
             message = f"{self._name} is GGUF version {version}; the builder reads versions 2 and 3, little-endian."
@@ -104,20 +110,20 @@ class _Reader:
         if kind in SCALARS:
             return self._number(SCALARS[kind])
         if kind == STRING:
-            return self._string(self._size)
+            return self._string(MAX_HEADER_BYTES)
         if kind == ARRAY:
             return self._array(self._number("I"))
         raise self._corrupt(f"has the unknown type {kind}")
 
     def _array(self, kind: int) -> list[Any]:
-        count = self._number("Q")
+        count = self._count("Q", MAX_ELEMENTS - self._elements, "more elements of lists")
+        self._elements += count
         if kind in SCALARS:
             form = SCALARS[kind]
-            self._need(count * struct.calcsize(form))
             return list(struct.unpack(f"<{count}{form}", self._take(count * struct.calcsize(form))))
         if kind == STRING:
             self._need(count * 8)
-            return [self._string(self._size) for _ in range(count)]
+            return [self._string(MAX_HEADER_BYTES) for _ in range(count)]
         raise self._corrupt(f"is an array of type {kind}, which is not read")
 
     def _entries(self, count: int) -> list[_Entry]:
@@ -139,7 +145,7 @@ class _Reader:
 
     def _alignment(self, metadata: dict[str, Any]) -> int:
         alignment = metadata.get("general.alignment", 32)
-        if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20 or alignment & (alignment - 1):
+        if type(alignment) is not int or not 1 <= alignment <= 1 << 20 or alignment & (alignment - 1):
             self._where = "metadata key general.alignment"
             raise self._corrupt(f"is {alignment}, no power of two")
         return alignment
@@ -158,7 +164,7 @@ class _Reader:
             if end > self._size:
                 raise self._truncated(end, tensor=entry.name)
             tensors[entry.name] = GgufTensor(entry.kind, entry.shape, data_start + entry.offset, nbytes)
-        self._check_overlap(tensors)
+        self._check_layout(tensors, alignment)
         return tensors
 
     def _tensor_bytes(self, entry: _Entry) -> int:
@@ -169,12 +175,14 @@ class _Reader:
             raise self._corrupt(f"has rows of {entry.shape[-1]}, no multiple of the block {block}", tensor=entry.name)
         return int(math.prod(entry.shape) // block * block_bytes)
 
-    def _check_overlap(self, tensors: dict[str, GgufTensor]) -> None:
+    def _check_layout(self, tensors: dict[str, GgufTensor], alignment: int) -> None:
         end = 0
         for name, tensor in sorted(tensors.items(), key=lambda item: item[1].offset):
+            self._where = f"tensor {name}"
             if tensor.offset < end:
-                self._where = f"tensor {name}"
                 raise self._corrupt("overlaps another tensor", tensor=name)
+            if end and tensor.offset - end >= alignment:
+                raise self._corrupt(f"begins {tensor.offset - end} bytes after the one before it", tensor=name)
             end = tensor.offset + tensor.nbytes
 
     def _number(self, form: str) -> Any:
@@ -197,10 +205,14 @@ class _Reader:
     def _need(self, count: int) -> None:
         if self._position + count > self._size:
             raise self._truncated(self._position + count)
+        if self._position + count > MAX_HEADER_BYTES:
+            raise self._corrupt(f"ends after {MAX_HEADER_BYTES} bytes, where no header is read any more")
 
     def _take(self, count: int) -> bytes:
         self._need(count)
-        raw = self._data[self._position : self._position + count]
+        raw = self._file.read(count)
+        if len(raw) < count:
+            raise self._truncated(self._position + count)
         self._position += count
         return raw
 

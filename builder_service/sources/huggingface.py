@@ -6,22 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
-from safetensors import safe_open
 
-from builder_service.sources.base import Progress, broken
+from builder_service.sources.base import Progress, TensorFile, assemble, broken
 from builder_service.sources.digest import DigestCache
+from builder_service.sources.json_files import read_json, read_unique_json
+from builder_service.sources.preflight import PICKLED, check_files, refuse_code, refuse_quantised
 from builder_service.sources.safetensors_header import TensorInfo, read_header
 from builder_service.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
 from engine_store.manifest import Source
-from enginehouse.errors import EnginehouseError, FailedPrecondition, NotFound, Unimplemented
+from enginehouse.errors import EnginehouseError, FailedPrecondition, NotFound
 
-MAX_JSON_BYTES = 64 << 20
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
-QUIET = frozenset({"README.md", "LICENSE", "LICENSE.txt", "USE_POLICY.md", ".gitattributes", ".gitignore"})
 
 
 class Located(NamedTuple):
@@ -52,12 +49,15 @@ class HuggingFaceCheckpoint:
         self._digests = digests
         self.config = read_config(path)
         self.generation_config = read_json(path, "generation_config.json") or {}
-        _refuse_code(path, self.config)
-        shards = _shard_files(path)
-        self._tensors = _locate(path, shards)
-        self._handles: dict[str, Any] = {}
-        self._files = tuple(sorted({"config.json", *shards, *_present(path, (INDEX, *TOKENIZER_FILES))}))
-        self.notes = tuple(_stray_notes(path, frozenset(self._files)))
+        refuse_code(path)
+        refuse_quantised(self.config)
+        index = _read_index(path)
+        shards = _shard_files(path, index)
+        others = frozenset({"config.json", *_present(path, (INDEX, *TOKENIZER_FILES))})
+        self.notes = check_files(path, frozenset(shards), others)
+        self._tensors = _locate(path, shards, index)
+        self._open: dict[str, TensorFile] = {}
+        self._files = tuple(sorted({*shards, *others}))
         self.dtype = _dominant_dtype(located.info for located in self._tensors.values())
         self.origin = origin or Source(kind="huggingface", location=str(path))
 
@@ -71,12 +71,14 @@ class HuggingFaceCheckpoint:
         info = self._tensors[name].info
         return info.end - info.begin
 
+    def blocks(self, name: str) -> Iterator[torch.Tensor]:
+        file, info = self._tensors[name]
+        if file not in self._open:
+            self._open[file] = TensorFile(self._path / file)
+        return self._open[file].rows(info.begin, info.shape, getattr(torch, info.dtype))
+
     def tensor(self, name: str) -> torch.Tensor:
-        file = self._tensors[name].file
-        if file not in self._handles:
-            self._handles[file] = safe_open(self._path / file, framework="pt")
-        tensor: torch.Tensor = self._handles[file].get_tensor(name)
-        return tensor
+        return assemble(self.shape(name), self.blocks(name))
 
     def write_tokenizer(self, destination: Path) -> None:
         copy_tokenizer(self._path, destination)
@@ -85,21 +87,8 @@ class HuggingFaceCheckpoint:
         return self._digests.tree(self._path, self._files, progress)
 
     def close(self) -> None:
-        self._handles.clear()
-
-
-def read_json(path: Path, name: str) -> dict[str, Any] | None:
-    """A JSON object of the checkpoint; None when the file is absent."""
-    file = path / name
-    if not file.is_file():
-        return None
-    if file.stat().st_size > MAX_JSON_BYTES:
-        raise broken("CHECKPOINT_CORRUPT", f"{name} is larger than {MAX_JSON_BYTES} bytes.", file=name)
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        message = f"{name} is not a JSON object; download the checkpoint again."
-        raise broken("CHECKPOINT_CORRUPT", message, file=name) from error
+        while self._open:
+            self._open.popitem()[1].close()
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -120,29 +109,31 @@ def _not_found(path: Path) -> EnginehouseError:
     return NotFound(message, reason="SOURCE_NOT_FOUND", metadata={"path": path})
 
 
-def _refuse_code(path: Path, config: dict[str, Any]) -> None:
-    tokenizer_config = read_json(path, "tokenizer_config.json") or {}
-    for name, content in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
-        if "auto_map" in content:
-            message = f"{name} asks for Python code of its own (auto_map); the builder never runs a checkpoint's code."
-            raise Unimplemented(message, reason="REMOTE_CODE", metadata={"file": name, "field": "auto_map"})
-    if config.get("quantization_config"):
-        quantization = config["quantization_config"]
-        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else "unknown"
-        message = f"The checkpoint is quantised ({method}), which is not read yet; use the unquantised checkpoint."
-        raise Unimplemented(message, reason="UNSUPPORTED_QUANTIZATION", metadata={"method": method})
-
-
 def _present(path: Path, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if (path / name).is_file()]
 
 
-def _shard_files(path: Path) -> list[str]:
+def _read_index(path: Path) -> dict[str, str] | None:
+    """The file of each tensor, as the index says; None without an index."""
+    index = read_unique_json(path, INDEX)
+    if index is None:
+        return None
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
+        raise broken("CHECKPOINT_CORRUPT", f"{INDEX} has no weight_map; download it again.", file=INDEX)
+    return weight_map
+
+
+def _shard_files(path: Path, index: dict[str, str] | None) -> list[str]:
     """The weight files: those of the index, or the single file."""
-    if (path / INDEX).is_file():
-        return _indexed_shards(path)
+    if index is not None:
+        return _indexed_shards(path, index)
     if (path / SINGLE).is_file():
         return [SINGLE]
+    shards = sorted(file.name for file in path.glob("model-*.safetensors"))
+    if shards:
+        message = f"{path} has {shards[0]} and no {INDEX}, which says what the parts hold; download it."
+        raise FailedPrecondition(message, reason="CHECKPOINT_NO_INDEX", metadata={"file": INDEX, "path": path})
     pickled = sorted(file.name for file in path.iterdir() if file.suffix in PICKLED)
     if pickled:
         message = (
@@ -154,12 +145,8 @@ def _shard_files(path: Path) -> list[str]:
     raise FailedPrecondition(message, reason="CHECKPOINT_NO_WEIGHTS", metadata={"path": path})
 
 
-def _indexed_shards(path: Path) -> list[str]:
-    index = read_json(path, INDEX) or {}
-    weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
-        raise broken("CHECKPOINT_CORRUPT", f"{INDEX} has no weight_map; download it again.", file=INDEX)
-    shards = sorted(set(weight_map.values()))
+def _indexed_shards(path: Path, index: dict[str, str]) -> list[str]:
+    shards = sorted(set(index.values()))
     for shard in shards:
         if Path(shard).name != shard or not shard.endswith(".safetensors"):
             message = f"{INDEX} names {shard!r}, which is no safetensors file beside it."
@@ -170,7 +157,7 @@ def _indexed_shards(path: Path) -> list[str]:
     return shards
 
 
-def _locate(path: Path, shards: list[str]) -> dict[str, Located]:
+def _locate(path: Path, shards: list[str], index: dict[str, str] | None) -> dict[str, Located]:
     """Every tensor's place; the index and the shards must agree both ways."""
     tensors: dict[str, Located] = {}
     for shard in shards:
@@ -179,9 +166,8 @@ def _locate(path: Path, shards: list[str]) -> dict[str, Located]:
                 message = f"Tensor {name} is in both {tensors[name].file} and {shard}; remove one of the files."
                 raise broken("CHECKPOINT_DUPLICATE_TENSOR", message, file=shard, tensor=name)
             tensors[name] = Located(shard, info)
-    index = read_json(path, INDEX)
     if index is not None:
-        _check_index(index["weight_map"], tensors)
+        _check_index(index, tensors)
     return tensors
 
 
@@ -194,12 +180,6 @@ def _check_index(weight_map: dict[str, str], tensors: dict[str, Located]) -> Non
         if name not in weight_map:
             message = f"{located.file} holds tensor {name}, which {INDEX} does not name; the files do not match."
             raise broken("CHECKPOINT_STRAY_TENSOR", message, file=located.file, tensor=name)
-
-
-def _stray_notes(path: Path, used: frozenset[str]) -> Iterator[str]:
-    for file in sorted(path.iterdir()):
-        if file.is_file() and file.name not in used and file.name not in QUIET:
-            yield f"{file.name} is not part of the checkpoint and was left out."
 
 
 def _dominant_dtype(infos: Iterator[TensorInfo]) -> str:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
 import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from builder_service.sources.base import broken
+from builder_service.sources.base import broken, reading
+from builder_service.sources.json_files import decode_unique, is_lfs_pointer, lfs_pointer
 from enginehouse.errors import EnginehouseError
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
-LFS_POINTER = b"version https://git-lfs"
+MAX_VALUES = 1 << 21
+"""JSON values in a header, so that its objects are not many times its bytes: room for 200 000 tensors."""
+MAX_NAME, MAX_DIMS = 512, 8
 DTYPES = {"F32": ("float32", 4), "BF16": ("bfloat16", 2), "F16": ("float16", 2)}
 
 
 class TensorInfo(NamedTuple):
-    """A tensor's type, shape, and half-open byte range within the data section."""
+    """A tensor's type, shape, and half-open byte range within the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -33,24 +35,21 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     Raises:
         FailedPrecondition: the file is truncated, is a Git LFS pointer, or its header is damaged.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(len(LFS_POINTER))
-        if start == LFS_POINTER:
-            raise broken(
-                "CHECKPOINT_LFS_POINTER",
-                f"{path.name} is a Git LFS pointer, not the weights; run `git lfs pull` in the checkpoint's directory.",
-                file=path.name,
-            )
-        length = struct.unpack("<Q", start[:8])[0] if len(start) >= 8 else 0
-        if length > MAX_HEADER_BYTES or 8 + length > size:
+    if is_lfs_pointer(path):
+        raise lfs_pointer(path.name)
+    with reading(path.name), path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= MAX_HEADER_BYTES or 8 + length > size:
             raise _truncated(path, size, 8 + length)
-        file.seek(8)
         raw = file.read(length)
     header = _decode(path, raw)
-    infos = {name: _tensor_info(path, name, entry) for name, entry in header.items() if name != "__metadata__"}
+    _check_metadata(path, header.pop("__metadata__", {}))
+    infos = {name: _tensor_info(path, name, entry) for name, entry in header.items()}
     _check_layout(path, infos, size - 8 - length)
-    return infos
+    first = 8 + length
+    return {name: info._replace(begin=first + info.begin, end=first + info.end) for name, info in infos.items()}
 
 
 def _truncated(path: Path, size: int, needed: int) -> EnginehouseError:
@@ -70,30 +69,44 @@ def _damaged(path: Path, what: str, **metadata: object) -> EnginehouseError:
 
 
 def _decode(path: Path, raw: bytes) -> dict[str, Any]:
+    if raw.count(b",") + raw.count(b"{") + raw.count(b"[") > MAX_VALUES:
+        raise _damaged(path, f"it has more than {MAX_VALUES} values")
     try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(path, "it is not JSON") from error
+        return decode_unique(raw)
+    except ValueError as error:
+        raise _damaged(path, f"it {error}") from error
+
+
+def _check_metadata(path: Path, metadata: Any) -> None:
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _damaged(path, "__metadata__ is no object of strings")
 
 
 def _tensor_info(path: Path, name: str, entry: Any) -> TensorInfo:
-    try:
-        dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"tensor {name} has no dtype, shape or data_offsets", tensor=name) from error
-    if dtype not in DTYPES:
+    if not name.isprintable() or len(name) > MAX_NAME:
+        raise _damaged(path, f"it names a tensor {name[:MAX_NAME]!r}", tensor=name[:MAX_NAME])
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _damaged(path, f"tensor {name} has not exactly a dtype, a shape and data_offsets", tensor=name)
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         message = (
             f"Tensor {name} of {path.name} has type {dtype}; the builder reads {', '.join(DTYPES)}. "
             "Use an unquantised checkpoint."
         )
         raise broken("UNSUPPORTED_TENSOR_TYPE", message, file=path.name, tensor=name, dtype=dtype)
-    numbers = (*shape, begin, end)
-    if not all(type(number) is int and number >= 0 for number in numbers):
+    if not _counts(shape, MAX_DIMS) or not _counts(offsets, 2) or len(offsets) != 2:
         raise _damaged(path, f"tensor {name} has a shape or offset that is no count", tensor=name)
     dtype_name, width = DTYPES[dtype]
+    begin, end = offsets
     if end - begin != math.prod(shape) * width:
-        raise _damaged(path, f"tensor {name} of shape {list(shape)} has {end - begin} bytes", tensor=name)
-    return TensorInfo(dtype_name, shape, begin, end)
+        raise _damaged(path, f"tensor {name} of shape {shape} has {end - begin} bytes", tensor=name)
+    return TensorInfo(dtype_name, tuple(shape), begin, end)
+
+
+def _counts(values: Any, most: int) -> bool:
+    """Whether it is a list of at most `most` numbers of things that a file may hold."""
+    known = isinstance(values, list) and len(values) <= most
+    return known and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
 
 
 def _check_layout(path: Path, infos: dict[str, TensorInfo], data_bytes: int) -> None:

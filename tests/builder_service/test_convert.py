@@ -47,7 +47,7 @@ def test_the_file_is_deterministic(make_checkpoint, tmp_path):
 
 
 def test_tensors_larger_than_a_write_are_whole(make_checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("builder_service.convert.WRITE_BYTES", 100)
+    monkeypatch.setattr("builder_service.sources.base.BLOCK_BYTES", 100)
     checkpoint = open_directory(make_checkpoint())
     path = convert_to(tmp_path / "w.safetensors", checkpoint, "float32")
     with safe_open(path, framework="pt") as file:
