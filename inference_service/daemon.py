@@ -20,6 +20,7 @@ from google.longrunning import operations_pb2_grpc
 from engine_store import EngineStore
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc, model_pb2_grpc, telemetry_pb2_grpc
 from enginehouse.errors import EnginehouseError, InvalidArgument
+from enginehouse.names import parse_engine
 from inference_service.config import ModelConfig
 from inference_service.engine_loader import RunnerLoader, load_checked
 from inference_service.frontend.admission import Admitter
@@ -55,21 +56,23 @@ class InferenceSettings:
 
 
 def parse_model(text: str, config: ModelConfig) -> LoadSpec:
-    """ "[name=]engine[@version|:alias]": "chat=smollm2@3", "smollm2:stable", "smollm2" (its latest version).
+    """ "[name=]engine[@version|@alias]": "chat=smollm2@3", "smollm2@stable", "smollm2" (its latest version). A colon
+    may stand for the @.
 
     Raises:
         InvalidArgument: it has another form.
     """
     name, given, source = text.rpartition("=")
-    engine, at, version = source.partition("@")
-    engine, colon, alias = engine.partition(":") if not at else (engine, "", "")
-    if not engine or (given and not name) or (at and not version.isdigit()) or (colon and not alias):
+    if given and not name:
         raise InvalidArgument(
-            f"{text!r} is no model to load; write [name=]engine[@version|:alias], for example chat=smollm2@3.",
+            f"{text!r} is no model to load; write [name=]engine[@version|@alias], for example chat=smollm2@3.",
             reason="INVALID_MODEL_ARGUMENT",
             metadata={"value": text},
         )
-    return LoadSpec(name=check_name(name or engine), engine=engine, ref=version or alias or "latest", config=config)
+    engine, version, alias = parse_engine(source.replace(":", "@"))
+    return LoadSpec(
+        name=check_name(name or engine), engine=engine, ref=str(version or alias or "latest"), config=config
+    )
 
 
 class Frontend:
@@ -141,9 +144,11 @@ class Frontend:
     async def _follow_models(self, daemon: Daemon) -> None:
         """SERVING once all is loaded, for as long as no executor has died; what is served is kept on disk."""
         written: list[LoadSpec] | None = None
-        while not self._closing:
+        closing = False
+        while not closing:
             await self._changed.wait()
             self._changed.clear()
+            closing = self._closing
             if not self._loaded:
                 continue
             if any(model.state is State.FAILED and model.engine is not None for model in self.models.list()):

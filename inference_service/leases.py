@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from threading import Event, Lock, Thread
 
 from engine_store import EngineStore
 from engine_store.leases import LEASE_SECONDS, Lease
-from enginehouse.errors import FailedPrecondition
 from service_kit import logs
 
 log = logs.logger("leases")
@@ -36,18 +34,9 @@ class LeaseKeeper:
         """A lease that is renewed until `release`.
 
         Raises:
-            NotFound: there is no such version. FailedPrecondition: the store takes no lease from this server.
+            NotFound: there is no such version. Internal, ResourceExhausted: the store takes no lease from this server.
         """
-        try:
-            lease = self._store.lease(engine, version)
-        except OSError as error:
-            name = errno.errorcode.get(error.errno or 0, "EIO")
-            raise FailedPrecondition(
-                f"The lease on `{engine}` version {version} cannot be written ({name}); let this server write below "
-                "`leases` in the store, and see that its disk has space.",
-                reason="LEASE_NOT_WRITTEN",
-                metadata={"engine": engine, "version": version, "errno": name},
-            ) from error
+        lease = self._store.lease(engine, version)
         with self._lock:
             self._held.add(lease)
             if self._thread is None:

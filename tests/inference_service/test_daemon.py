@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -25,10 +26,13 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from builder_service.job import BuildConfig, BuildJob, SourceSpec
 from builder_service.pipeline import run_build
+from engine_store import EngineStore
+from engine_store.leases import LEASE_SECONDS
 from enginehouse import errors
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc, model_pb2, model_pb2_grpc
 from inference_service.config import KvCacheConfig, ModelConfig, RunnerConfig
 from inference_service.daemon import Frontend, InferenceSettings, parse_model
+from inference_service.frontend.served_model import LoadSpec
 from inference_service.served_set import ServedSet
 from service_kit.server import Daemon, ServerSettings, serving
 
@@ -185,6 +189,7 @@ async def test_a_model_that_does_not_exist_stops_the_start(checkpoint: Checkpoin
         ("smollm2", "smollm2", "smollm2", "latest"),
         ("smollm2@3", "smollm2", "smollm2", "3"),
         ("smollm2:stable", "smollm2", "smollm2", "stable"),
+        ("smollm2@stable", "smollm2", "smollm2", "stable"),
         ("chat=smollm2@3", "chat", "smollm2", "3"),
         ("chat.v1=smollm2:stable", "chat.v1", "smollm2", "stable"),
     ],
@@ -194,7 +199,7 @@ def test_models_to_load_are_parsed(text: str, name: str, engine: str, ref: str) 
     assert (spec.name, spec.engine, spec.ref) == (name, engine, ref)
 
 
-@pytest.mark.parametrize("text", ["", "=", "a=", "=b", "a@", "a@x", "a:", "UPPER=a"])
+@pytest.mark.parametrize("text", ["", "=", "a=", "=b", "a@", "a:", "a@b@c", "UPPER=a", "UPPER"])
 def test_other_forms_are_refused(text: str) -> None:
     with pytest.raises(errors.InvalidArgument):
         parse_model(text, CONFIG)
@@ -275,6 +280,26 @@ async def test_a_damaged_engine_ends_the_process_with_its_error(checkpoint: Chec
         assert "refused: FILE_DAMAGED" in written
 
 
+async def test_a_daemon_that_was_killed_leaves_a_lease_that_ends_by_itself(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    copied = Checkpoint(checkpoint.directory, tmp_path / "store")
+    shutil.copytree(checkpoint.store, copied.store)
+    shutil.rmtree(copied.store / "leases", ignore_errors=True)
+    now = time.time()
+    with process(copied, "tiny") as (child, port):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await until_serving(channel)
+        EngineStore(copied.store, clock=lambda: now - 3600).delete_version("tiny", 1)
+        child.kill()
+        await ended(child)
+    folder = copied.store / "engines/tiny/versions/1"
+    EngineStore(copied.store).collect()
+    assert folder.is_dir()
+    EngineStore(copied.store, clock=lambda: time.time() + LEASE_SECONDS).collect()
+    assert not folder.exists()
+
+
 @contextlib.asynccontextmanager
 async def keeping(checkpoint: Checkpoint, state: Path) -> AsyncIterator[tuple[Frontend, grpc.aio.Channel]]:
     settings = InferenceSettings(
@@ -305,6 +330,18 @@ async def test_a_restarted_daemon_serves_what_it_served(checkpoint: Checkpoint, 
     async with keeping(checkpoint, tmp_path / "state") as (frontend, _):
         (model,) = frontend.models.list()
         assert (model.name, model.state.name, model.spec.max_seq_len) == ("kept", "READY", 99)
+
+
+async def test_what_was_served_at_the_end_is_kept_however_slow_the_disk_is(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (time.sleep(0.3), sync(fd)))
+    async with keeping(checkpoint, tmp_path / "state") as (frontend, _):
+        for name in ("kept", "dropped"):
+            await frontend.models.load(LoadSpec(name=name, engine="tiny", config=CONFIG))
+        await frontend.models.unload("dropped")
+    assert [spec.name for spec in ServedSet(tmp_path / "state").read()] == ["kept"]
 
 
 async def test_an_unreadable_list_of_served_models_stops_the_start(checkpoint: Checkpoint, tmp_path: Path) -> None:

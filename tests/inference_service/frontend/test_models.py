@@ -133,6 +133,8 @@ async def test_an_engine_that_does_not_fit_is_refused_with_both_sides(
         ({"engine": "tiny", "model": "UPPER"}, errors.InvalidArgument),
         ({"engine": "tiny", "model": "m", "limits": {"max_seq_len": 9999}}, errors.InvalidArgument),
         ({"engine": "tiny", "model": "m", "limits": {"max_batch_size": 9}}, errors.InvalidArgument),
+        ({"engine": "tiny", "model": "m", "executor": {"num_threads": 0}}, errors.InvalidArgument),
+        ({"engine": "tiny", "model": "m", "executor": {"num_threads": 10_000}}, errors.InvalidArgument),
         ({"engine": "tiny", "model": "m", "kv_cache": {"tokens_per_block": 64}}, errors.FailedPrecondition),
         ({"engine": "tiny", "model": "m", "kv_cache": {"host_cache_size": 1}}, errors.Unimplemented),
         ({"engine": "tiny", "model": "m", "limits": {"max_beam_width": 2}}, errors.Unimplemented),
