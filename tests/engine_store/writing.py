@@ -53,25 +53,26 @@ def publish(
         return staging.publish(manifest(engine, key), force=force)
 
 
-def die_at(step: int) -> Callable[[str], None]:
-    """A failpoint that kills the process with SIGKILL at its step-th label."""
+def die_at(step: int | str) -> Callable[[str], None]:
+    """A failpoint that kills the process with SIGKILL at its step-th label, or at the label `step`."""
     seen = 0
 
     def failpoint(label: str) -> None:
         nonlocal seen
         seen += 1
-        if seen == step:
+        if step in (seen, label):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return failpoint
 
 
-def publish_and_die(root: Path, step: int) -> None:
+def publish_and_die(root: Path, step: int | str) -> None:
     publish(EngineStore(root, failpoint=die_at(step)))
 
 
-def start_writer(root: Path, step: int) -> ForkServerProcess:
-    """A process that publishes k1 and dies by SIGKILL at its step-th durable step, or ends in peace before it."""
+def start_writer(root: Path, step: int | str) -> ForkServerProcess:
+    """A process that publishes k1 and dies by SIGKILL at its step-th durable step, or at the one with the label `step`,
+    or ends in peace before it."""
     process = PROCESSES.Process(target=publish_and_die, args=(root, step))
     process.start()
     return process
