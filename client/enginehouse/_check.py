@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from enginehouse.errors import InvalidArgument
 
 INT32_MAX = 2**31 - 1
 
@@ -67,3 +70,18 @@ def texts(name: str, value: object) -> list[str]:
 def _range(low: float, high: float, top: float, *, above: bool = False) -> str:
     lower = f"above {low}" if above else f"at least {low}"
     return lower if high == top else f"{lower} and at most {high}"
+
+
+@contextlib.contextmanager
+def valid_text() -> Iterator[None]:
+    """Turns the failure to encode a text within into InvalidArgument: half of a surrogate pair is no character."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        wrong = ord(error.object[error.start])
+        raise InvalidArgument(
+            f"A text has U+{wrong:04X} alone at position {error.start}: half of a surrogate pair, which is no "
+            "character. Decode the text again from its bytes, or replace it.",
+            reason="INVALID_TEXT",
+            metadata={"position": error.start, "character": f"U+{wrong:04X}"},
+        ) from error

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from google.longrunning import operations_pb2
 
-from enginehouse._calls import Calls, wait_operation
+from enginehouse._calls import wait_operation
+from enginehouse._client import DaemonClient
 from enginehouse._convert import from_proto
 from enginehouse._download import write_files
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2, builder_pb2_grpc
 from enginehouse.build import BuildHandle, BuildOptions
 from enginehouse.connection import BUILDER_TARGET, Endpoint, TlsConfig
 from enginehouse.engine_types import Alias, Engine, EngineVersion, GarbageReport, VerifyResult
-from enginehouse.errors import from_status
+from enginehouse.errors import DataLoss, from_status
 from enginehouse.names import EngineRef, parse_engine
 
 VALIDATION_TIMEOUT_S = 330.0
@@ -25,7 +25,7 @@ VALIDATION_TIMEOUT_S = 330.0
 COLLECTION_TIMEOUT_S = 600.0
 
 
-class BuilderClient:
+class BuilderClient(DaemonClient):
     """A builder daemon.
 
     Args:
@@ -43,7 +43,7 @@ class BuilderClient:
         token: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        self._calls = Calls(Endpoint(target=target, daemon="builder", tls=tls, token=token), timeout)
+        super().__init__(Endpoint(target=target, daemon="builder", tls=tls, token=token), timeout)
         self._stub = builder_pb2_grpc.BuilderServiceStub(self._calls.channel)
 
     # Builds
@@ -125,7 +125,8 @@ class BuilderClient:
         targets: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> EngineVersion:
-        """Copies a version's files into a directory, which is made if need be.
+        """Copies a version's files into a directory, which is made if need be. A file appears there once it is whole
+        and its digest is right; nothing is written outside of the directory.
 
         Args:
             ref: `name`, `name@3` or `name@alias`.
@@ -139,7 +140,13 @@ class BuilderClient:
         request = builder_pb2.DownloadEngineVersionRequest(name=version.name, targets=targets)
         with self._calls.endpoint.errors():
             chunks = self._stub.DownloadEngineVersion(request, metadata=self._calls.endpoint.metadata)
-            write_files(chunks, Path(directory), lambda done: progress and progress(done, version.size_bytes))
+            try:
+                arrived = write_files(
+                    chunks, Path(directory), lambda done: progress and progress(done, version.size_bytes)
+                )
+            finally:
+                chunks.cancel()  # after an error here the daemon need not send the rest
+        _expect_all(version, arrived, targets)
         return version
 
     # Aliases
@@ -172,19 +179,18 @@ class BuilderClient:
         request = builder_pb2.CollectGarbageRequest(validate_only=validate_only)
         return from_proto(GarbageReport, self._calls.unary(self._stub.CollectGarbage, request, COLLECTION_TIMEOUT_S))
 
-    def close(self) -> None:
-        """Closes the connection. Builds go on."""
-        self._calls.channel.close()
-
-    def __enter__(self) -> BuilderClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _numbered(self, ref: str) -> EngineRef:
         """The version's number where an alias or none was given."""
         parsed = parse_engine(ref)
         return parsed if parsed.version is not None else EngineRef(parsed.engine, self.version(ref).number)
+
+
+def _expect_all(version: EngineVersion, arrived: Mapping[str, str], targets: Sequence[str]) -> None:
+    """All files that the version lists came, as it lists them; with `targets` some may be left out."""
+    for file in version.files:
+        if arrived.get(file.path, file.digest if targets else "") != file.digest:
+            raise DataLoss(
+                f"{file.path} of {version.name} did not come, or is another than the version lists; try again.",
+                reason="INCOMPLETE_DOWNLOAD",
+                metadata={"version": version.name, "path": file.path},
+            )

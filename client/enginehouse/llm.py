@@ -249,10 +249,11 @@ class LLM:
         params.validate()
         prompt = parse_prompt(inputs)
         request_id = next(self._ids)
-        start = params.to_proto()
-        start.request_id, start.model, start.stream = str(request_id), self._model_name, streaming
-        options.fill(start)
-        fill(start, self._tokenized(prompt, params))
+        with check.valid_text():
+            start = params.to_proto()
+            start.request_id, start.model, start.stream = str(request_id), self._model_name, streaming
+            options.fill(start)
+            fill(start, self._tokenized(prompt, params))
         if self._skip_tokenizer:
             start.output.detokenize = False
         return start, RequestSetup(

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import TracebackType
 from typing import Any
 
 from google.longrunning import operations_pb2
 
-from enginehouse._calls import Calls, wait_operation
+from enginehouse._calls import wait_operation
+from enginehouse._client import DaemonClient
 from enginehouse._convert import from_proto
 from enginehouse._gen.enginehouse.common.v1 import common_pb2
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, inference_pb2_grpc, model_pb2, model_pb2_grpc
@@ -149,7 +149,7 @@ class LoadOptions:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class ModelClient:
+class ModelClient(DaemonClient):
     """The models of an inference daemon.
 
     Args:
@@ -167,7 +167,7 @@ class ModelClient:
         token: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        self._calls = Calls(Endpoint(target=target, daemon="inference", tls=tls, token=token), timeout)
+        super().__init__(Endpoint(target=target, daemon="inference", tls=tls, token=token), timeout)
         self._models = model_pb2_grpc.ModelServiceStub(self._calls.channel)
         self._inference = inference_pb2_grpc.InferenceServiceStub(self._calls.channel)
 
@@ -231,15 +231,3 @@ class ModelClient:
         """How busy a model is, or all."""
         response = self._calls.unary(self._inference.GetLoad, inference_pb2.GetLoadRequest(model=model))
         return tuple(from_proto(ModelLoad, item) for item in response.models)
-
-    def close(self) -> None:
-        """Closes the connection. Models stay."""
-        self._calls.channel.close()
-
-    def __enter__(self) -> ModelClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -10,6 +10,7 @@ from enginehouse._gen.enginehouse.builder.v1 import builder_pb2
 from enginehouse.errors import InvalidArgument
 
 ENGINE_ID = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
+_PART = re.compile(rf"[0-9]{{1,10}}|{ENGINE_ID.pattern}")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _RESOURCE = re.compile(r"engines/(?P<engine>[^/@]+)(/versions/(?P<version>[^/]+)|/aliases/(?P<alias>[^/]+))?")
 
@@ -39,7 +40,7 @@ def parse_engine(text: str) -> EngineRef:
         engine, part = match["engine"], match["version"] or match["alias"]
     else:
         engine, _, part = text.partition("@")
-    if not ENGINE_ID.fullmatch(engine) or text.endswith("@"):
+    if not ENGINE_ID.fullmatch(engine) or text.endswith("@") or not _PART.fullmatch(part or "latest"):
         raise InvalidArgument(
             f"{text!r} is not an engine: write NAME, NAME@VERSION or NAME@ALIAS in lower-case letters, digits and -.",
             reason="INVALID_ENGINE_NAME",
@@ -47,7 +48,7 @@ def parse_engine(text: str) -> EngineRef:
         )
     if part in (None, "", "latest"):
         return EngineRef(engine)
-    return EngineRef(engine, int(part)) if part.isdecimal() else EngineRef(engine, None, part)
+    return EngineRef(engine, int(part)) if part.isdigit() else EngineRef(engine, None, part)
 
 
 def engine_id_for(source: str | Path) -> str:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from enginehouse.errors import FailedPrecondition
-from enginehouse.names import parse_engine
 
 Host: TypeAlias = Annotated[str, typer.Option(help="Address to listen on.")]
 Store: TypeAlias = Annotated[
@@ -64,7 +63,7 @@ def inference(
     state: Annotated[
         Path | None, typer.Option(help="Directory on local disk in which the served models are kept over a restart.")
     ] = None,
-    model: Annotated[list[str], typer.Option(help="[NAME=]ENGINE[@VERSION] to load; may be repeated.")] = [],  # noqa: B006
+    model: Annotated[list[str], typer.Option(help="[NAME=]ENGINE[@VERSION|@ALIAS] to load; may be repeated.")] = [],  # noqa: B006
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = 50052,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -106,7 +105,7 @@ def inference(
     settings = daemon.InferenceSettings(
         server=_server(host, port, tls_cert, tls_key, client_ca, insecure, grace, daemon="inference"),
         store=store,
-        models=tuple(map(_model_argument, model)),
+        models=tuple(model),
         state=state,
         config=defaults,
     )
@@ -134,14 +133,6 @@ def _server(
         insecure=insecure,
         grace_seconds=grace,
     )
-
-
-def _model_argument(text: str) -> str:
-    """[NAME=]ENGINE[@VERSION|@ALIAS], as the daemon reads it: an alias behind a colon."""
-    name, equals, source = text.rpartition("=")
-    ref = parse_engine(source.replace(":", "@"))
-    part = f"@{ref.version}" if ref.version else f":{ref.alias}" if ref.alias else ""
-    return f"{name}{equals}{ref.engine}{part}"
 
 
 def _setup_logs(daemon: str, level: str) -> None:
