@@ -36,7 +36,7 @@ _ESTIMATE: msgspec.json.Decoder[Estimate | None] = msgspec.json.Decoder(Estimate
 
 class JobStore:
     """All builds of one daemon. One thread uses it; each call is one transaction, on disk when it returns: except for
-    what runs meanwhile (progress, memory, log lines), which a power cut may take back.
+    what runs meanwhile (progress, memory, the build key), which a power cut may take back.
 
     Args:
         path: the database, on local disk; made where it is missing.
@@ -181,9 +181,10 @@ class JobStore:
 
     def record(self, operation: str, event: Event) -> Job:
         """Adds an event and what follows from it for the build."""
-        with self.database.transaction(durable=isinstance(event, Started | Finished)):
-            job = self.get(operation)
-            if isinstance(event, Log) and job.state.logs >= self._max_logs:
+        job = self.get(operation)
+        full = isinstance(event, Log) and job.state.logs >= self._max_logs
+        with self.database.transaction(durable=not (full or isinstance(event, Sample))):
+            if full:
                 dropped = job.state.dropped_logs + 1
                 return self._save(job, msgspec.structs.replace(job.state, dropped_logs=dropped))
             if isinstance(event, Finished) and job.state.dropped_logs:
@@ -200,8 +201,8 @@ class JobStore:
             self._save(job, msgspec.structs.replace(job.state, build_key=build_key))
 
     def set_child(self, operation: str, child: str) -> None:
-        """Notes which process runs the build, so that a later daemon can end it."""
-        with self.database.transaction(durable=False):
+        """Notes which process runs the build, so that a later daemon can end it, or tell that the machine went too."""
+        with self.database.transaction():
             self.database.execute("UPDATE jobs SET child = ? WHERE operation = ?", child, operation)
 
     def lose(self, operation: str, *, power_cut: bool = False) -> Job:

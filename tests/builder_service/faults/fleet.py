@@ -25,7 +25,7 @@ from engine_store import EngineStore
 from enginehouse._calls import Calls
 from enginehouse._gen.enginehouse.builder.v1 import build_config_pb2 as config_pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
-from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
+from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc, engine_pb2
 from enginehouse.build import BuildHandle
 from enginehouse.connection import Endpoint
 from enginehouse.engine_types import BuildEvent, BuildFinished, EngineVersion
@@ -39,24 +39,34 @@ FINAL = {Stage.SUCCEEDED, Stage.FAILED, Stage.CANCELLED}
 
 @dataclass
 class Builder:
-    """A daemon that is started, killed and started again on one port. `child`: "scripted" or "real"."""
+    """A daemon that is started, killed and started again on one port. `child`: "scripted" or "real". `patience`: of
+    its queue, in seconds; 0 for its own. The checkpoints lie beside the store."""
 
     root: Path
     child: str = "scripted"
     store: Path = field(default=Path())
     places: int = 1
     queued: int = 100
+    patience: float = 0.0
     process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         self.store = self.root / "store" if self.store == Path() else self.store
         self.port = _free_port()
         self.halts = Halts(self.root / "halts")
-        self.models = self.root / "models"
+        self.models = self.store.parent / "models"
         (self.models / "tiny").mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
         """Returns once it answers."""
+        self.launch()
+        while not _answers(self.port):
+            assert self.process is not None
+            assert self.process.poll() is None, (self.root / "log").read_text()[-4000:]
+            time.sleep(0.01)
+
+    def launch(self) -> None:
+        """Starts it and waits for nothing."""
         settings = {
             "store": str(self.store),
             "state": str(self.root / "state"),
@@ -65,6 +75,7 @@ class Builder:
             "command": [sys.executable, str(HERE / "halting_child.py"), self.child],
             "places": self.places,
             "queued": self.queued,
+            "patience": self.patience,
         }
         with (self.root / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -73,15 +84,17 @@ class Builder:
                 stderr=log,
                 env={**os.environ, VARIABLE: str(self.root / "halts")},
             )
-        while not _answers(self.port):
-            assert self.process.poll() is None, (self.root / "log").read_text()[-4000:]
-            time.sleep(0.01)
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> int:
         """Sends the signal and waits for the end; the exit status."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(20)
+
+    def staged(self) -> list[str]:
+        """What lies in the store's staging."""
+        staging = self.store / "staging"
+        return os.listdir(staging) if staging.exists() else []
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Builder]:
@@ -169,11 +182,14 @@ class Campaign:
         self._stub = builder_pb2_grpc.BuilderServiceStub(channel)
         self._operations = operations_pb2_grpc.OperationsStub(channel)
 
-    def submit(self, engine: str, **fields: Any) -> Follower:
-        """Asks for a build until the daemon has acknowledged it."""
+    def request(self, engine: str, **fields: Any) -> pb.BuildEngineRequest:
         source = pb.CheckpointSource(path=str(self.builder.models / "tiny"))
         names = {"engine_id": engine, "source": source, "request_id": str(uuid.uuid4())}
-        request = pb.BuildEngineRequest(**{**names, **fields})
+        return pb.BuildEngineRequest(**{**names, **fields})
+
+    def submit(self, engine: str, **fields: Any) -> Follower:
+        """Asks for a build until the daemon has acknowledged it, and follows it."""
+        request = self.request(engine, **fields)
         follower = Follower(self._calls, self.ask(request))
         self.submissions.append(Submission(request, follower))
         return follower
@@ -189,8 +205,14 @@ class Campaign:
         assert operation.done, f"{name} does not end: {operation}"
         return operation
 
+    def status(self, name: str) -> pb.BuildMetadata:
+        return metadata(self._operations.GetOperation(operations_pb2.GetOperationRequest(name=name), timeout=30))
+
     def cancel(self, name: str) -> None:
         self._operations.CancelOperation(operations_pb2.CancelOperationRequest(name=name), timeout=30)
+
+    def store(self) -> EngineStore:
+        return EngineStore(self.builder.store)
 
     def check(self) -> None:
         """The laws. The daemon runs."""
@@ -204,14 +226,14 @@ class Campaign:
 
     def _check_store(self) -> None:
         """Whole versions only, nothing staged, and each build's version and alias are there."""
-        store, there = EngineStore(self.builder.store), set()
+        store, there = self.store(), set()
         for engine in store.list_engines():
             for version in store.version_numbers(engine):
                 assert store.inspect(engine, version) == []
                 there.add((engine, version))
         folders = {(path.parts[-3], int(path.name)) for path in self.builder.store.glob("engines/*/versions/*")}
         assert folders == there
-        assert os.listdir(self.builder.store / "staging") == []
+        assert self.builder.staged() == []
         for each in self.submissions:
             if (version := each.follower.version) is not None:
                 assert (version.engine, version.number) in there, f"{version.name} is not in the store"
@@ -235,6 +257,19 @@ def retried(call: Callable[[], T], seconds: float = 30.0) -> T:
             time.sleep(0.05)
 
 
+def metadata(operation: operations_pb2.Operation) -> pb.BuildMetadata:
+    found = pb.BuildMetadata()
+    assert operation.metadata.Unpack(found)
+    return found
+
+
+def version(operation: operations_pb2.Operation) -> str:
+    """The name of the version that a build made or found."""
+    found = engine_pb2.EngineVersion()
+    assert operation.response.Unpack(found), operation.error
+    return found.name
+
+
 def variant(number: int) -> config_pb.BuildConfig:
     """A configuration with a build key of its own."""
     return config_pb.BuildConfig(max_batch_size=number + 1)
@@ -247,10 +282,10 @@ def end(pid: int) -> None:
 
 
 def _is_child(pid: int) -> bool:
-    """Whether a child of these tests lives under this PID."""
+    """Whether a build's process lives under this PID, which a process of these tests had."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return state not in "ZX" and b"halting_child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return state not in "ZX" and b"halting_daemon" not in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from builder_service import daemon
+from builder_service import daemon, jobs, turns
 from builder_service.events import Finished, Started
 from builder_service.jobs import JobStore
 from builder_service.process import ChildSettings
@@ -24,8 +24,8 @@ from service_kit.server import ServerSettings
 from tests.builder_service.faults.halts import Halts
 
 HALTS = Halts.of_environment()
-HALTS.who = "daemon"
-STEPS = ("submit", "record", "set_build_key", "set_child", "requeue")
+HALTS.who, HALTS.store = "daemon", "own"
+STEPS = ("submit", "record", "set_build_key", "set_child", "requeue", "lose")
 
 
 def halt_around(name: str) -> None:
@@ -54,6 +54,8 @@ def main() -> None:
     chosen = json.loads(sys.argv[1])
     for name in STEPS:
         halt_around(name)
+    if chosen["patience"]:
+        jobs.PATIENCE_SECONDS = turns.PATIENCE_SECONDS = chosen["patience"]
     daemon.EngineStore = lambda root, **named: EngineStore(root, failpoint=HALTS.store_step, **named)
     logs.setup()
     daemon.main(

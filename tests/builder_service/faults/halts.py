@@ -8,21 +8,21 @@ import ctypes
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 VARIABLE = "ENGINEHOUSE_TEST_HALTS"
 How = Literal["asleep", "deaf", "stopped"]
-"""asleep: takes signals. deaf: ignores SIGTERM and holds the interpreter's lock. stopped: as by SIGSTOP."""
+"""asleep: takes signals. deaf: ignores SIGTERM and holds the interpreter's lock. stopped: until SIGCONT."""
 
 
 class Passed(NamedTuple):
-    """A point that a process passed. `who`: the engine that it builds, or "daemon". `label`: what a store's step is."""
+    """A point that a process passed. `who`: the engine that it builds, or "daemon"."""
 
     pid: int
     who: str
     point: str
-    label: str
 
 
 class Halts:
@@ -31,8 +31,8 @@ class Halts:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._armed, self._trace, self._folder = folder / "armed", folder / "trace", folder
-        self._store_steps = 0
-        self.who = "?"
+        self._steps: Counter[str] = Counter()
+        self.who, self.store = "?", "store"
 
     @classmethod
     def of_environment(cls) -> Halts:
@@ -40,25 +40,26 @@ class Halts:
 
     # In the process
 
-    def reached(self, point: str, label: str = "-") -> None:
+    def reached(self, point: str) -> None:
         """Passes the point, or halts there if it is armed."""
         with self._trace.open("a") as trace:
-            trace.write(f"{os.getpid()} {self.who} {point} {label}\n")
+            trace.write(f"{os.getpid()} {self.who} {point}\n")
         with contextlib.suppress(FileNotFoundError):
             armed, how = self._armed.read_text().split()
-            if armed in (point, label):
+            if armed == point:
                 self._armed.rename(self._folder / f"halted.{os.getpid()}")  # only one process can
                 _halt(how)
 
     def store_step(self, label: str) -> None:
-        """The failpoint of a store: its steps are counted within the process, as `store:1` and so on."""
-        self._store_steps += 1
-        self.reached(f"store:{self._store_steps}", label)
+        """The failpoint of a store. A label that comes again in a process is numbered: `store:publish.tree.sync#2`."""
+        self._steps[label] += 1
+        again = f"#{self._steps[label]}" if self._steps[label] > 1 else ""
+        self.reached(f"{self.store}:{label}{again}")
 
     # In the test
 
     def arm(self, point: str, how: How = "asleep") -> None:
-        """The next process that reaches the point, or a store's step with this label, halts."""
+        """The next process that reaches the point halts."""
         draft = self._folder / "draft"
         draft.write_text(f"{point} {how}")
         draft.rename(self._armed)
@@ -87,9 +88,9 @@ class Halts:
 def _halt(how: str) -> None:
     if how == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif how == "deaf":
+        return
+    if how == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ctypes.PyDLL(None).sleep(300)
-    else:
-        time.sleep(300)
+    time.sleep(300)
     raise AssertionError("a halted process went on")

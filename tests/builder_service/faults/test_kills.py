@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from builder_service.job import Stage
 from engine_store import EngineStore
 from tests.builder_service.faults.fleet import Builder, Campaign, end, variant
+from tests.builder_service.faults.halts import How
 
 
 def kill_child(builder: Builder, halted: int) -> None:
@@ -33,43 +34,59 @@ def end_daemon(builder: Builder, halted: int) -> None:
     builder.start()
 
 
-ACTS = {"child": kill_child, "daemon": kill_daemon, "both": kill_both, "sigterm": end_daemon}
-Act = Callable[[Builder, int], None]
+ACTS: dict[str, Callable[[Builder, int], None]] = {
+    "child": kill_child,
+    "daemon": kill_daemon,
+    "both": kill_both,
+    "sigterm": end_daemon,
+}
 
 
 class Sweep:
-    """One build for each point; it is killed there."""
+    """One build for each point; somebody is killed when it is there."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder, self.campaign = builder, Campaign(builder)
         self.store = EngineStore(builder.store)
         self.kills: Counter[str] = Counter()
 
-    def round(self, who: str, point: str, *, force: bool = False) -> None:
+    def round(self, who: str, point: str, *, how: How = "asleep", force: bool = False) -> None:
+        """A child that was killed fails its build unless it had decided; whatever else is killed, the build succeeds.
+        One version in the store, if any."""
         number = len(self.campaign.submissions)
         engine = f"e{number}"
-        self.builder.halts.arm(point)
-        follower = self.campaign.submit(engine, build_config=variant(number), force=force)
+        self.builder.halts.arm(point, how)
+        asking = threading.Thread(target=self._submit, args=(engine, variant(number), force))
+        asking.start()
         halted = self.builder.halts.halted()
         ACTS[who](self.builder, halted)
-        operation = self.campaign.wait(follower.name)
-        self.kills[who] += 1
+        asking.join()
+        operation = self.campaign.wait(self.campaign.submissions[-1].follower.name)
+        self.kills[f"{who} at {point.partition(':')[0]}"] += 1
         versions = len(self.store.version_numbers(engine))
         if who == "child":
             assert versions == (not operation.HasField("error")), f"{who} at {point}: {operation}"
         else:
             assert (versions, operation.HasField("error")) == (1, False), f"{who} at {point}: {operation}"
 
-    def points_of_a_build(self) -> list[str]:
-        """All points of a build's child in a store that has others."""
-        for number in (900, 901):
-            self.campaign.wait(self.campaign.submit(f"plain{number}", build_config=variant(number)).name)
-        passed = [row for row in self.builder.halts.passed() if row.who == "plain901"]
-        return ["start", *(row.point for row in passed if row.point != "said")]
+    def points(self, of_child: bool, *, force: bool = False) -> list[str]:
+        """The points of a build in a store that has others, in order: those of its child, or of the daemon."""
+        for each in range(256):  # so that all builds make the same steps
+            (self.builder.store / "blobs" / f"{each:02x}").mkdir(parents=True, exist_ok=True)
+        for _ in range(2):
+            before, number = len(self.builder.halts.passed()), 900 + len(self.campaign.submissions)
+            fields = {"build_config": variant(number), "alias": "prod", "force": force}
+            self.campaign.wait(self.campaign.submit(f"plain{number}", **fields).name)
+        passed = self.builder.halts.passed()[before:]
+        return list(dict.fromkeys(row.point for row in passed if (row.who != "daemon") == of_child))
+
+    def _submit(self, *asked: object) -> None:
+        engine, config, force = asked
+        self.campaign.submit(engine, build_config=config, alias="prod", force=force)
 
 
 @pytest.fixture
-def builder(tmp_path: Path):
+def builder(tmp_path: Path) -> Iterator[Builder]:
     with Builder(tmp_path).running() as running:
         yield running
 
@@ -77,10 +94,11 @@ def builder(tmp_path: Path):
 SHORT = [
     ("child", "start"),
     ("child", "stage:converting"),
+    ("child", "store:publish.rename"),
     ("daemon", "key"),
-    ("daemon", "rename"),
+    ("daemon", "store:publish.rename"),
     ("both", "stage:verifying"),
-    ("both", "rename"),
+    ("both", "store:publish.rename"),
     ("sigterm", "stage:publishing"),
     ("daemon", "jobs:record:Finished-succeeded:before"),
     ("daemon", "jobs:record:Finished-succeeded:after"),
@@ -92,3 +110,57 @@ def test_whoever_is_killed_every_build_ends_and_is_whole(builder: Builder) -> No
     for who, point in SHORT:
         sweep.round(who, point)
     sweep.campaign.check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("who", ACTS)
+def test_at_every_point_of_a_build(builder: Builder, who: str) -> None:
+    """The child halts at each stage and at each step of its publication; then one of them is killed, or both are."""
+    sweep = Sweep(builder)
+    points = [point for point in sweep.points(of_child=True) if point != "said"]  # it may be gone before it is there
+    forced = sweep.points(of_child=True, force=True)
+    begins = points.index("store:publish.manifest.write")
+    for number, point in enumerate(points):
+        if who == "child" or number % 3 == len(who) % 3 or number >= begins or not point.startswith("store:"):
+            how: How = "deaf" if who == "sigterm" and number % 4 == 0 else "asleep"
+            sweep.round(who, point, how=how, force=bool(number % 2) and point in forced)
+    sweep.campaign.check()
+    print(f"\n{sweep.kills.total()} of {len(points)} points, kills: {dict(sweep.kills)}")
+
+
+@pytest.mark.long
+def test_at_every_change_of_the_queue(builder: Builder) -> None:
+    """The daemon is killed before and after each transaction, and at each step of its own in the store."""
+    sweep = Sweep(builder)
+    points = sweep.points(of_child=False)
+    for number, point in enumerate(points):
+        sweep.round("daemon", point, how="stopped", force=bool(number % 2))
+    sweep.campaign.check()
+    print(f"\nthe daemon was killed at {len(points)} points: {', '.join(points)}")
+
+
+@pytest.mark.long
+def test_while_it_recovers(builder: Builder) -> None:
+    """A daemon dies with a decided build, and the next one at each step of taking it up again."""
+    sweep = Sweep(builder)
+    builder.halts.arm("store:publish.rename")
+    sweep.campaign.submit("first", build_config=variant(800))
+    builder.halts.halted()
+    builder.kill()
+    before = len(builder.halts.passed())
+    builder.start()
+    rows = builder.halts.passed()[before:]
+    points = list(dict.fromkeys(row.point for row in rows if row.who == "daemon" and "submit" not in row.point))
+    for number, point in enumerate(points):
+        builder.halts.arm("store:publish.rename")
+        sweep.campaign.submit(f"r{number}", build_config=variant(number))
+        builder.halts.halted()
+        builder.kill()
+        builder.halts.arm(point, "stopped")
+        builder.launch()
+        builder.halts.halted()
+        builder.kill()
+        builder.start()
+    sweep.campaign.check()
+    assert all(len(sweep.store.version_numbers(engine)) == 1 for engine in sweep.store.list_engines())
+    print(f"\nthe daemon was killed at {len(points)} points of its recovery: {', '.join(points)}")

@@ -1,0 +1,57 @@
+"""Two builders with a queue each, and one store."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.builder_service.faults.fleet import Builder, Campaign, end, metadata, variant, version
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[Campaign, Campaign]]:
+    store = tmp_path / "store"
+    with Builder(tmp_path / "a", store=store).running() as one, Builder(tmp_path / "b", store=store).running() as two:
+        yield Campaign(one), Campaign(two)
+
+
+def ask(campaign: Campaign, number: int) -> str:
+    """Asks for a build; its operation."""
+    return campaign.submit(f"e{number}", build_config=variant(number), alias="prod").name
+
+
+@pytest.mark.parametrize("point", ["stage:publishing", "store:publish.decide.link"])
+def test_the_same_key_at_once_is_one_version(pair: tuple[Campaign, Campaign], point: str) -> None:
+    """Both children stop at the same point and go on together."""
+    for number in range(2):
+        for campaign in pair:
+            campaign.builder.halts.arm(point, "stopped")
+        names = [ask(campaign, number) for campaign in pair]
+        for halted in [campaign.builder.halts.halted() for campaign in pair]:
+            os.kill(halted, signal.SIGCONT)
+        done = [campaign.wait(name) for campaign, name in zip(pair, names, strict=True)]
+        assert len(set(map(version, done))) == 1
+        assert sorted(metadata(each).reused for each in done) == [False, True]
+        assert len(pair[0].store().version_numbers(f"e{number}")) == 1
+    for campaign in pair:
+        campaign.check()
+
+
+def test_the_other_builder_takes_over_what_a_dead_one_had_decided(pair: tuple[Campaign, Campaign]) -> None:
+    """One is killed with its child between the decision and the rename. Both builds end with its version."""
+    dying, other = pair
+    dying.builder.halts.arm("store:publish.rename")
+    mine = ask(dying, 0)
+    halted = dying.builder.halts.halted()
+    first = other.wait(ask(other, 0))
+    end(halted)
+    dying.builder.kill()
+    dying.builder.start()
+    assert version(dying.wait(mine)) == version(first)
+    assert len(other.store().version_numbers("e0")) == 1
+    for campaign in pair:
+        campaign.check()
