@@ -201,7 +201,9 @@ class Executor:
                 self._fail(request, STEP_FAILED, trusted=True)  # blocks of this step are not published yet
             return
         for row in sampled.bad_rows:
-            self._fail(packed.drawing[row], BAD_LOGITS, trusted=False)
+            request = packed.drawing[row]
+            _log.error("sequence %d fails: NaN logits for its output token %d", request.id, request.num_output)
+            self._fail(request, BAD_LOGITS, trusted=False)
         self._advance(plan)
         self._append(packed.drawing, sampled)
 

@@ -176,8 +176,8 @@ def _decode(
     seen = data.key_positions[:length] < data.decode_lens[:, None]
     if attrs.window is not None:
         seen &= data.key_positions[:length] >= data.decode_lens[:, None] - attrs.window
-    # A freed block may hold a NaN, which a weight of zero would not silence.
-    v = v.masked_fill(~seen[:, None, :, None], 0)
+    # A freed block may hold a NaN, which neither a score of -inf nor a weight of zero would silence.
+    k, v = (x.masked_fill(~seen[:, None, :, None], 0) for x in (k, v))
     q = query[data.decode_tokens][:, :, None]
     y = F.scaled_dot_product_attention(q, k, v, seen[:, None, None], scale=attrs.scale, enable_gqa=True)
     result[data.decode_tokens] = y[:, :, 0]

@@ -140,14 +140,16 @@ def test_native_logits_are_bit_for_bit_the_same_alone_batched_and_chunked(engine
 
 
 def test_stale_nans_in_freed_blocks_do_not_leak(tiny_engine, steps, load):
-    runner = load(tiny_engine())
-    step = steps.make([(np.arange(5), 0), (np.array([3]), 0)], np.array([[1, 2], [3, 4]]))
-    runner.forward(step)
-    clean = runner.logits.clone()
-    for pool in runner.pools.values():
-        pool.fill_(float("nan"))
-    runner.forward(step)
-    torch.testing.assert_close(runner.logits, clean, atol=0, rtol=0)
+    """Into prompts, and into sequences that decode beside a longer one."""
+    runner, tables = load(tiny_engine()), np.array([[1, 2], [3, 4]])
+    seen = []
+    for stale in (0.0, float("nan")):
+        for pool in runner.pools.values():
+            pool.fill_(stale)
+        for chunks in ([(np.arange(20), 0), (np.array([3]), 0)], [(np.array([3]), 20), (np.array([7]), 1)]):
+            runner.forward(steps.make(chunks, tables))
+            seen.append(runner.logits.clone())
+    torch.testing.assert_close(seen[2:], seen[:2], atol=0, rtol=0)
 
 
 def test_bfloat16_stays_near_float32(tiny_engine, steps, shape, load):
