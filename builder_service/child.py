@@ -6,6 +6,7 @@ the error last. Exit code 0 with a result, 1 with an error. It dies with its par
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -15,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
@@ -71,6 +73,7 @@ class EventWriter:
 def main() -> int:
     """Runs the child; returns its exit code."""
     _die_with_parent()
+    _die_first()
     _limit_threads()
     _return_freed_memory()
     signal.signal(signal.SIGTERM, _terminate)
@@ -117,6 +120,13 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os._exit(1)
+
+
+def _die_first() -> None:
+    """When memory is out, the kernel takes this process and not the daemon: a build may allocate faster than it is
+    measured. Linux only; where it is not allowed, the kernel's own choice stands."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _limit_threads() -> None:

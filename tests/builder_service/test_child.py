@@ -153,6 +153,19 @@ def test_the_child_dies_with_its_parent(tmp_path):
         time.sleep(0.05)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="uses /proc")
+def test_the_kernel_takes_a_child_before_its_daemon_when_memory_is_out():
+    child = start()
+    try:
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() != "1000":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert Path("/proc/self/oom_score_adj").read_text().strip() != "1000"
+    finally:
+        child.communicate(b"", timeout=30)
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
