@@ -54,7 +54,7 @@ class Claims:
         self._disk.remove_dir(claim, f"{step}.remove")
 
     def clear(self, engine: str, dead: Callable[[str, Path], bool], named: Callable[[], set[int]], time: float) -> int:
-        """Removes claims that never became a version, of dead owners or of none; how many.
+        """Removes claims without a version, of dead owners or of none; how many.
 
         Args:
             dead: whether the owner with this token, of the claim at this path, is dead.
@@ -62,7 +62,7 @@ class Claims:
             time: now, in seconds since the epoch.
         """
         removed, abandoned = 0, []
-        for number in numbers_in(self._layout.claims(engine)) - numbers_in(self._layout.versions(engine)):
+        for number in sorted(numbers_in(self._layout.claims(engine)) - numbers_in(self._layout.versions(engine))):
             version = VersionRef(engine, number)
             owner = self.owner(version)
             if owner is None:
@@ -71,7 +71,8 @@ class Claims:
                 abandoned.append((version, owner))
         decided = named() if abandoned else set()
         for version, owner in abandoned:
-            removed += version.version not in decided and self._spend(version, owner, time)
+            spent = self._tombstones.there(version)  # of a version that its collector died removing
+            removed += (spent or version.version not in decided) and self._spend(version, owner, time)
         return removed
 
     def _try(self, version: VersionRef, draft: Path) -> bool:

@@ -36,7 +36,13 @@ def recovered(root: Path) -> State:
 
 
 def leftovers(root: Path) -> list[str]:
-    """What no living writer or version needs: staging entries, and blobs that nothing links (after a collection)."""
+    """What no living writer or version needs after a recovery: staging entries, claims, and blobs that nothing links
+    after a collection."""
     staged = [f"staging/{entry.name}" for entry in root.glob("staging/*")]
+    claimed = [
+        f"{claim.parent.parent.name} claim {claim.name}"
+        for claim in root.glob("engines/*/claims/*")
+        if not (claim.parent.parent / "versions" / claim.name).exists()
+    ]
     EngineStore(root).collect()
-    return staged + [f"blob {blob.name}" for blob in root.glob("blobs/sha256/??/*") if blob.stat().st_nlink < 2]
+    return staged + claimed + [f"blob {blob.name}" for blob in root.glob("blobs/*/??/*") if blob.stat().st_nlink < 2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -104,13 +103,6 @@ def an_alias_leads_to_a_version(
     if version and version not in live:
         unsure = [a for a in tried if not a.done and a.start.op in ("delete version", "set alias")]
         assert version in {attempt.start.version for attempt in unsure}, f"{alias} leads to the deleted {version}"
-
-
-def nothing_is_left_over(root: Path) -> None:
-    """After a recovery and a collection without living writers: no staging, no blob without a version."""
-    assert os.listdir(root / "staging") == []
-    for blob in root.glob("blobs/sha256/??/*"):
-        assert blob.stat().st_nlink > 1, f"{blob} belongs to no version"
 
 
 def _records(root: Path, alias: str) -> dict[int, AliasRecord]:

@@ -15,6 +15,7 @@ import msgspec
 from engine_store import EngineStore
 from enginehouse.errors import EnginehouseError
 from tests.engine_store.faults.actors import ALIASES, Writer
+from tests.engine_store.faults.checks import leftovers
 from tests.engine_store.faults.history import Event
 from tests.faults import shim
 from tests.faults.driver import forked, start
@@ -173,7 +174,7 @@ def check_honest(root: Path, events: list[Event], versions: dict[str, bytes]) ->
     _versions_are_there(store, live, events, pending)
     for alias in ALIASES:
         _alias_is_there(store, alias, [event for event in events if event.alias == alias])
-    assert not root.exists() or list(root.glob("staging/*")) == []
+    assert leftovers(root) == []
     again = Writer(root, Path("/dev/null"), "after", "shared", 1)
     done = again.publish(Event(phase="start", attempt="after-1"), "after")
     assert done.version not in {event.version for event in events if event.phase == "done"}

@@ -14,6 +14,7 @@ from typing import Any
 from engine_store import EngineStore
 from tests.engine_store.faults import laws
 from tests.engine_store.faults.actors import OPERATIONS, Trap, Writer, fast_clock, read_until
+from tests.engine_store.faults.checks import leftovers
 from tests.engine_store.faults.history import attempts, read_events
 from tests.faults import shim
 from tests.faults.driver import Ended, forked, start
@@ -73,13 +74,12 @@ def _round(run: Soak, folder: Path, turn: int) -> None:
 def _check(run: Soak, root: Path, journal: Path, turn: int) -> None:
     store = EngineStore(root, clock=fast_clock)
     store.recover()
-    store.collect()
     last = turn % ROUNDS_PER_STORE == ROUNDS_PER_STORE - 1
     if turn % ROUNDS_PER_STORE == 0 or last:
         run.verified.clear()
     events = read_events(journal)
     versions = laws.check(root, events, run.verified)
-    laws.nothing_is_left_over(root)
+    assert leftovers(root) == []
     run.total["versions"] += versions if last else 0
     for attempt in attempts(events):
         if attempt.start.attempt.startswith(f"r{turn}-"):
