@@ -60,6 +60,8 @@ class BuildJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     targets: tuple[Literal["torch", "tensorrt", "tensorrt-rtx"], ...] = ("torch",)
     verify: Literal["on", "off"] = "on"
     weights: Literal["real", "dummy"] = "real"
+    dummy_seed: int = 0
+    """Of dummy weights; 64 bits, signed."""
     labels: dict[str, str] = {}
     alias: str = ""
     force: bool = False

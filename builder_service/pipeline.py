@@ -18,14 +18,13 @@ from builder_service.convert import check_parameters, convert, plan_layout
 from builder_service.job import BuildJob, ChildEvent, KeyEvent, LogEvent, ProgressEvent, ResultEvent, Stage, StageEvent
 from builder_service.models import DecoderSpec, WeightParts, read_spec, weight_parts
 from builder_service.plan import Plan, build_key, cache_groups, check_targets, make_plan, special_ids
-from builder_service.sources import Checkpoint, open_checkpoint
-from builder_service.sources.dummy import DummyCheckpoint
+from builder_service.sources import Checkpoint, open_checkpoint, open_dummy
 from builder_service.tokenizer_files import has_tokenizer, write_json
 from builder_service.verify import Staged, verify
 from engine_ops.graph import OPSET, Graph, decode, encode
 from engine_store import EngineStore
 from engine_store.manifest import SCHEMA, Manifest, Source, Target, VerifyReport
-from enginehouse.errors import Internal, NotFound, ResourceExhausted, unsupported_field
+from enginehouse.errors import Internal, NotFound, ResourceExhausted
 
 Report = Callable[[ChildEvent], None]
 Progress = Callable[[int, int], None]
@@ -99,11 +98,10 @@ def _check_alias(job: BuildJob, store: EngineStore) -> None:
 
 
 def _open(job: BuildJob, report: Report) -> Checkpoint:
+    cache, progress = Path(job.cache), _progress(report, "bytes")
     if job.weights == "real":
-        return open_checkpoint(job.source, Path(job.cache), job.offline, _progress(report, "bytes"))
-    if job.source.kind != "huggingface":
-        raise unsupported_field("weights", "is dummy, which needs a local Hugging Face directory with a config.json")
-    return DummyCheckpoint(Path(job.source.path))
+        return open_checkpoint(job.source, cache, job.offline, progress)
+    return open_dummy(job.source, cache, job.offline, progress, job.dummy_seed)
 
 
 def _inspect(job: BuildJob, checkpoint: Checkpoint, report: Report) -> Opened:

@@ -96,7 +96,9 @@ def read_build(request: pb.BuildEngineRequest, site: Site) -> BuildJob:
         Unimplemented: UNSUPPORTED_FIELD for what this version does not honour.
         NotFound: CHECKPOINT_NOT_FOUND for a path under the roots that is not there.
     """
-    refuse_unsupported(request, _HONOURED | _neutral_fields(request))
+    dummy = request.weights == pb.WEIGHTS_SOURCE_DUMMY
+    honoured = _HONOURED | ({"dummy_seed"} if dummy else frozenset())
+    refuse_unsupported(request, honoured | _neutral_fields(request))
     require_uuid4(request.request_id)
     check_id(request.engine_id, "engine_id")
     if request.alias and check_id(request.alias, "alias") == LATEST:
@@ -111,7 +113,8 @@ def read_build(request: pb.BuildEngineRequest, site: Site) -> BuildJob:
         build=_build_config(request.build_config),
         targets=_targets(request),
         verify="off" if request.verify.off else "on",
-        weights="dummy" if request.weights == pb.WEIGHTS_SOURCE_DUMMY else "real",
+        weights="dummy" if dummy else "real",
+        dummy_seed=request.dummy_seed,
         labels=_labels(request),
         alias=request.alias,
         force=request.force,

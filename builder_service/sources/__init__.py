@@ -12,7 +12,15 @@ from builder_service.sources.huggingface import HuggingFaceCheckpoint
 from engine_store.manifest import Source
 from enginehouse.errors import unsupported_field
 
-__all__ = ["Checkpoint", "DigestCache", "GgufCheckpoint", "HuggingFaceCheckpoint", "Progress", "open_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "DigestCache",
+    "GgufCheckpoint",
+    "HuggingFaceCheckpoint",
+    "Progress",
+    "open_checkpoint",
+    "open_dummy",
+]
 
 
 def _silent(done: int, total: int) -> None:
@@ -41,12 +49,34 @@ def open_checkpoint(spec: SourceSpec, cache: Path, offline: bool = False, progre
     return _open_hub(spec, cache, offline, progress)
 
 
+def open_dummy(spec: SourceSpec, cache: Path, offline: bool, progress: Progress, seed: int) -> Checkpoint:
+    """A checkpoint with the source's config and tokenizer, and random weights. Of a hub source only these small files
+    are downloaded.
+
+    Raises:
+        Unimplemented: a GGUF source, whose config lies in the file of its weights.
+    """
+    from builder_service.sources.dummy import DummyCheckpoint
+
+    if spec.kind == "gguf" or spec.file:
+        raise unsupported_field("weights", "is dummy, which needs a config.json, and a GGUF file has none")
+    if spec.kind == "huggingface":
+        _refuse(spec, "repo", "revision")
+        return DummyCheckpoint(Path(spec.path), seed)
+    from builder_service.sources.hub import download
+
+    _refuse(spec, "path")
+    got = download(spec, cache / "hub", offline, progress, weights=False)
+    return DummyCheckpoint(got.path, seed, Source(kind="hub", location=spec.repo, revision=got.commit))
+
+
 def _open_hub(spec: SourceSpec, cache: Path, offline: bool, progress: Progress) -> Checkpoint:
     from builder_service.sources.hub import download
 
     _refuse(spec, "path")
     got = download(spec, cache / "hub", offline, progress)
-    digests = DigestCache(cache / "digests")
+    stated = {path: f"sha256:{file.blob}" for path, file in got.digests.items()}
+    digests = DigestCache(cache / "digests", stated)
     location = f"{spec.repo}/{spec.file}" if spec.file else spec.repo
     origin = Source(kind="hub", location=location, revision=got.commit)
     if spec.file:

@@ -4,34 +4,50 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from builder_service.sources.base import Progress
+from builder_service.sources.base import Progress, reading
 from engine_store.digests import digest_file
 
 
 class DigestCache:
-    """Digests by (path, size, mtime, inode), one small file each under `directory`. Safe for several processes."""
+    """Digests by (path, size, mtime, inode), one small file each under `directory`. Safe for several processes.
 
-    def __init__(self, directory: Path) -> None:
+    `stated`: digests by real path that are known already, the hub's, which its files were checked against.
+    """
+
+    def __init__(self, directory: Path, stated: Mapping[Path, str] | None = None) -> None:
         self._directory = directory
+        self._stated = stated or {}
 
     def tree(self, root: Path, files: tuple[str, ...], progress: Progress) -> str:
         """ "sha256:<hex>" over the names and digests of `files` under `root`, in order."""
-        total = sum((root / name).stat().st_size for name in files)
-        digest, done = hashlib.sha256(), 0
+        sizes = {name: (root / name).stat().st_size for name in files}
+        total, digest, done, end = sum(sizes.values()), hashlib.sha256(), 0, 0
+
+        def on_piece(count: int) -> None:
+            nonlocal done
+            done += count
+            progress(min(done, total), total)
+
         for name in files:
-            digest.update(f"{name}\0{self.file(root / name)}\n".encode())
-            done += (root / name).stat().st_size
+            digest.update(f"{name}\0{self.file(root / name, on_piece)}\n".encode())
+            end += sizes[name]
+            done = end  # also where nothing had to be read
             progress(done, total)
         return f"sha256:{digest.hexdigest()}"
 
-    def file(self, path: Path) -> str:
-        """The digest of one file."""
+    def file(self, path: Path, on_piece: Callable[[int], None] = lambda count: None) -> str:
+        """The digest of one file. `on_piece` is called with the bytes of each piece that was read."""
+        real = path.resolve()
+        if real in self._stated:
+            return self._stated[real]
         record = self._record(path)
         if record.is_file():
             return record.read_text()
-        digest = digest_file(path.resolve()).digest
+        with reading(path.name):
+            digest = digest_file(real, progress=on_piece).digest
         if self._record(path) == record:  # unchanged while it was read
             self._remember(record, digest)
         return digest

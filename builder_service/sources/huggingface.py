@@ -51,7 +51,7 @@ class HuggingFaceCheckpoint:
         self.generation_config = read_json(path, "generation_config.json") or {}
         refuse_code(path)
         refuse_quantised(self.config)
-        index = _read_index(path)
+        index = read_index(path)
         shards = _shard_files(path, index)
         others = frozenset({"config.json", *_present(path, (INDEX, *TOKENIZER_FILES))})
         self.notes = check_files(path, frozenset(shards), others)
@@ -113,7 +113,7 @@ def _present(path: Path, names: tuple[str, ...]) -> list[str]:
     return [name for name in names if (path / name).is_file()]
 
 
-def _read_index(path: Path) -> dict[str, str] | None:
+def read_index(path: Path) -> dict[str, str] | None:
     """The file of each tensor, as the index says; None without an index."""
     index = read_unique_json(path, INDEX)
     if index is None:
