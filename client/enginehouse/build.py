@@ -110,8 +110,13 @@ class BuildHandle:
 
     def status(self) -> BuildStatus:
         """Where the build is now."""
+        self._refresh()
+        return self.status_seen()
+
+    def status_seen(self) -> BuildStatus:
+        """Where the build was when the daemon was last asked. Asks nothing."""
         metadata = builder_pb2.BuildMetadata()
-        self._refresh().metadata.Unpack(metadata)
+        self._operation.metadata.Unpack(metadata)
         return from_proto(BuildStatus, metadata)
 
     def error(self) -> EnginehouseError | None:

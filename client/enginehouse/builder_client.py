@@ -66,9 +66,11 @@ class BuilderClient(DaemonClient):
         request = operations_pb2.GetOperationRequest(name=name)
         return BuildHandle(self._calls, self._calls.unary(self._calls.operations.GetOperation, request))
 
-    def builds(self) -> Iterator[BuildHandle]:
-        """The builds that the daemon remembers, the newest first."""
-        listing = self._calls.pages(self._calls.operations.ListOperations, operations_pb2.ListOperationsRequest())
+    def builds(self, page_size: int = 0) -> Iterator[BuildHandle]:
+        """The builds that the daemon remembers, the newest first. `page_size`: builds for each call; 0: the daemon's
+        choice."""
+        request = operations_pb2.ListOperationsRequest(page_size=page_size)
+        listing = self._calls.pages(self._calls.operations.ListOperations, request)
         for page in listing:
             for operation in page.operations:
                 if operation.metadata.Is(builder_pb2.BuildMetadata.DESCRIPTOR):

@@ -60,6 +60,18 @@ class CheckpointOrigin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CacheGroup:
+    """Layers that share one cache: `kind` paged, window, latent or state; blocks of `block_size` tokens."""
+
+    kind: str = ""
+    layers: tuple[int, ...] = ()
+    token_shape: tuple[int, ...] = ()
+    dtype: str = ""
+    block_size: int = 0
+    window: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineFile:
     path: str = ""
     size_bytes: int = 0
@@ -94,6 +106,7 @@ class EngineVersion:
     delete_time: datetime | None = None
     source: CheckpointOrigin | None = None
     build_facts: dict[str, str] = field(default_factory=dict)
+    cache_groups: tuple[CacheGroup, ...] = ()
     last_use_time: datetime | None = None
     """When a server or a download last held it; None for one that never was."""
 

@@ -42,9 +42,9 @@ def parse_engine(text: str) -> EngineRef:
         engine, _, part = text.partition("@")
     if not ENGINE_ID.fullmatch(engine) or text.endswith("@") or not _PART.fullmatch(part or "latest"):
         raise InvalidArgument(
-            f"{text!r} is not an engine: write NAME, NAME@VERSION or NAME@ALIAS in lower-case letters, digits and -.",
+            f"{text[:80]!r} is not an engine: write NAME, NAME@VERSION or NAME@ALIAS in lower-case letters, digits and -.",
             reason="INVALID_ENGINE_NAME",
-            metadata={"name": text},
+            metadata={"name": text[:80]},
         )
     if part in (None, "", "latest"):
         return EngineRef(engine)

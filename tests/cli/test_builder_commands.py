@@ -89,6 +89,60 @@ def test_engines(at_builder: Run) -> None:
     assert at_builder("engines", "delete", "tiny", "--yes").code == 2
 
 
+def test_show_verbose_has_facts_libraries_and_files(at_builder: Run) -> None:
+    plain, verbose = at_builder("engines", "show", "tiny").out, at_builder("engines", "show", "tiny", "--verbose").out
+    assert "last used" in plain
+    assert "/models/tiny" in plain
+    assert "rank0.safetensors" not in plain
+    assert verbose.startswith(plain)
+    for text in ("python", "3.11", "torch", "weights/rank0.safetensors", "sha256:"):
+        assert text in verbose
+
+
+def test_diff_tells_what_differs_by_its_exit_code_too(at_builder: Run) -> None:
+    same = at_builder("engines", "diff", "tiny@1", "tiny@3")  # only timings differ
+    assert (same.code, same.out) == (0, "tiny@1 and tiny@3 are the same.\n")
+    other = at_builder("engines", "diff", "tiny@1", "tiny@2")
+    assert other.code == 1
+    rows = [line.split() for line in other.out.splitlines()]
+    assert ["limits.max_seq_len", "128", "64"] in rows
+    assert ["build.python", "3.11", "3.12"] in rows
+    assert "file." not in other.out
+    as_json = at_builder("engines", "diff", "tiny@1", "tiny@2", "--json")
+    assert as_json.code == 1
+    assert {"field": "limits.max_seq_len", "a": "128", "b": "64"} in as_json.json["differences"]
+    assert at_builder("engines", "diff", "tiny@1", "tiny@3", "--json").json["differences"] == []
+    assert "No such engine" in at_builder("engines", "diff", "tiny@1", "none@2").err
+
+
+def test_gc_tells_each_version(at_builder: Run) -> None:
+    done = at_builder("engines", "gc")
+    assert done.code == 0
+    assert "tiny@2  removed" in done.out
+    assert "tiny@3  deleted for the quota" in done.out
+    assert "1.0 MiB freed; the store holds 3.0 MiB of a quota of 4.0 MiB." in done.out
+    dry = at_builder("engines", "gc", "--dry-run")
+    assert "tiny@2  would be removed" in dry.out
+    assert "tiny@3" not in dry.out
+    assert at_builder("engines", "gc", "--json").json["freed_bytes"] == 1 << 20
+
+
+def test_priority(at_builder: Run, builder: ScriptedBuilderServer) -> None:
+    assert at_builder("build", "org/model", "--priority", "0.9", "--detach").code == 0
+    assert builder.builder.requests[0].priority == 0.9
+    assert at_builder("build", "org/model", "--priority", "2").code == 2
+
+
+def test_builds_are_listed_up_to_a_limit(at_builder: Run) -> None:
+    for number in range(3):
+        at_builder("build", "org/model", "--engine", f"e{number}", "--detach")
+    assert len(at_builder("builds", "list", "--json").json) == 3
+    some = at_builder("builds", "list", "--limit", "2")
+    assert len(some.out.splitlines()) == 4  # two and the head
+    assert "newest 2" in some.err
+    assert len(at_builder("builds", "list", "--limit", "0", "--json").json) == 3
+
+
 def test_aliases(at_builder: Run) -> None:
     assert at_builder("engines", "alias", "tiny").out == "tiny has no aliases.\n"
     assert at_builder("engines", "alias", "tiny", "prod", "1").out == "tiny@prod is now version 1\n"

@@ -30,6 +30,8 @@ class ScriptedBuilder(builder_pb2_grpc.BuilderServiceServicer):
         self.breaks = 0
         self.aliases: dict[str, engine_pb2.Alias] = {}
         self.bad_files = False
+        self.chunks: list[builder_pb2.FileChunk] | None = None
+        """Sent by a download instead of the files."""
 
     async def BuildEngine(self, request: Any, context: Any) -> Any:
         if request.source.path == "/secret":
@@ -57,7 +59,19 @@ class ScriptedBuilder(builder_pb2_grpc.BuilderServiceServicer):
     async def GetEngineVersion(self, request: Any, context: Any) -> Any:
         if not request.name.startswith("engines/tiny/"):
             raise NotFound("No such engine; list them with `enginehouse engines list`.", reason="ENGINE_NOT_FOUND")
-        return _version()
+        return _version(number=int(number)) if (number := request.name.rpartition("/")[2]).isdigit() else _version()
+
+    async def CollectGarbage(self, request: Any, context: Any) -> Any:
+        evicted = [] if request.validate_only else ["engines/tiny/versions/3"]
+        return builder_pb2.CollectGarbageResponse(
+            removed_versions=["engines/tiny/versions/2"],
+            evicted_versions=evicted,
+            waiting_versions=["engines/tiny/versions/4"],
+            removed_blobs=1,
+            freed_bytes=1 << 20,
+            used_bytes=3 << 20,
+            quota_bytes=4 << 20,
+        )
 
     async def ListEngines(self, request: Any, context: Any) -> Any:
         engine = engine_pb2.Engine(name="engines/tiny", latest_version=1, version_count=1)
@@ -91,10 +105,10 @@ class ScriptedBuilder(builder_pb2_grpc.BuilderServiceServicer):
         return operation
 
     async def DownloadEngineVersion(self, request: Any, context: Any) -> Any:
-        for path, data in FILES.items():
-            digest = PieceDigest()
-            digest.update(data)
-            known = "" if path == "engine.json" else f"sha256:{digest.hexdigest()}"
+        for chunk in self.chunks or ():
+            yield chunk
+        for path, data in FILES.items() if self.chunks is None else ():
+            known = "" if path == "engine.json" else _digest(data)
             sent = b"x" * len(data) if self.bad_files else data
             for offset in range(0, len(data), 1000):
                 last = offset + 1000 >= len(data)
@@ -186,13 +200,31 @@ def _failure() -> Any:
     )
 
 
-def _version(engine: str = "tiny") -> engine_pb2.EngineVersion:
+def _digest(data: bytes) -> str:
+    digest = PieceDigest()
+    digest.update(data)
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _version(engine: str = "tiny", number: int = 1) -> engine_pb2.EngineVersion:
+    """Version 2 has another sequence length and another build fact than version 1; version 3 only other timings."""
+    second = number == 2
     version = engine_pb2.EngineVersion(
-        name=f"engines/{engine}/versions/1", build_key="k", size_bytes=3002, architecture="LlamaForCausalLM"
+        name=f"engines/{engine}/versions/{number}",
+        build_key="k",
+        size_bytes=3002,
+        architecture="LlamaForCausalLM",
+        build_facts={"python": "3.12" if second else "3.11", "converting_seconds": str(number)},
+        libraries={"torch": "2.13.0"},
     )
+    for path, data in FILES.items():
+        if path != "engine.json":
+            version.files.add(path=path, size_bytes=len(data), digest=_digest(data))
+    version.last_use_time.FromSeconds(2000)
+    version.source.location = "/models/tiny"
     version.targets.add(name="torch", form=1, verification=1)
     version.create_time.FromSeconds(1000)
-    version.limits.max_seq_len = 128
+    version.limits.max_seq_len = 64 if second else 128
     return version
 
 

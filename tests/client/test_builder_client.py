@@ -163,6 +163,87 @@ def test_download_writes_and_checks_files(client: BuilderClient, daemon: Scripte
         client.download("tiny", tmp_path / "b")
 
 
+def _chunk(path: str, data: bytes = b"x", **fields: object) -> builder_pb2.FileChunk:
+    return builder_pb2.FileChunk(**{"path": path, "data": data, "size_bytes": len(data), **fields})
+
+
+@pytest.mark.parametrize(
+    ("chunks", "reason"),
+    [
+        ([_chunk("../out", digest="a:b")], "BAD_FILE_NAME"),
+        ([_chunk("/etc/out", digest="a:b")], "BAD_FILE_NAME"),
+        ([_chunk("a\\b", digest="a:b")], "BAD_FILE_NAME"),
+        ([_chunk("weights/w", digest="a:b")], "DIGEST_MISMATCH"),
+        ([_chunk("weights/w")], "DIGEST_MISMATCH"),  # no digest at all
+        ([_chunk("weights/w", size_bytes=9)], "INCOMPLETE_FILE"),
+        ([_chunk("weights/w", size_bytes=9), _chunk("weights/w", offset=5, size_bytes=9)], "BAD_PIECE"),
+        ([_chunk("weights/w", data=b"xyz", size_bytes=2)], "BAD_PIECE"),
+        ([_chunk("weights/w", size_bytes=9), _chunk("other", digest="a:b")], "INCOMPLETE_FILE"),
+        ([], "INCOMPLETE_DOWNLOAD"),
+    ],
+)
+def test_a_bad_download_leaves_nothing_behind(
+    client: BuilderClient,
+    daemon: ScriptedBuilderServer,
+    tmp_path: Path,
+    chunks: list[builder_pb2.FileChunk],
+    reason: str,
+) -> None:
+    daemon.builder.chunks = chunks
+    with pytest.raises(DataLoss) as caught:
+        client.download("tiny", tmp_path / "a" / "b")
+    assert caught.value.reason == reason
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_link_in_the_directory_does_not_lead_a_download_out(client: BuilderClient, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "weights").symlink_to(tmp_path / "out")
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "in" / "engine.json").symlink_to(tmp_path / "precious")
+    with pytest.raises(FailedPrecondition, match="is a link out of"):
+        client.download("tiny", tmp_path / "in")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_download_replaces_what_a_killed_one_left(client: BuilderClient, tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "rank0.safetensors.partial").write_bytes(b"half")
+    (tmp_path / "engine.json").write_bytes(b"old")
+    client.download("tiny", tmp_path)
+    assert {path: (tmp_path / path).read_bytes() for path in FILES} == FILES
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == len(FILES)
+
+
+def test_garbage_is_collected(client: BuilderClient) -> None:
+    told, done = client.collect_garbage(validate_only=True), client.collect_garbage()
+    assert (told.evicted_versions, done.evicted_versions) == ((), ("engines/tiny/versions/3",))
+    assert (done.removed_blobs, done.freed_bytes, done.used_bytes, done.quota_bytes) == (1, 1 << 20, 3 << 20, 4 << 20)
+
+
+def test_priority_travels_and_is_absent_by_default(client: BuilderClient, daemon: ScriptedBuilderServer) -> None:
+    for priority in (None, 0.0, 0.9):
+        client.build("org/model", "tiny", priority=priority)
+    found = [request.priority if request.HasField("priority") else None for request in daemon.builder.requests]
+    assert found == [None, 0.0, 0.9]
+
+
+def test_a_version_tells_its_use_source_and_facts(client: BuilderClient) -> None:
+    version = client.version("tiny")
+    assert version.last_use_time == datetime.fromtimestamp(2000, UTC)
+    assert version.source is not None
+    assert version.source.location == "/models/tiny"
+    assert version.build_facts["python"] == "3.11"
+
+
+@pytest.mark.parametrize("ref", ["tiny@", "tiny@b@c", "tiny@" + "9" * 5000, "tiny@\u0663", "Tiny", "tiny@UPPER", ""])
+def test_what_is_no_version_is_refused_before_it_travels(client: BuilderClient, ref: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not an engine"):
+        client.version(ref)
+
+
 def test_nothing_listens(unused_tcp_port: int) -> None:
     with (
         BuilderClient(f"127.0.0.1:{unused_tcp_port}") as client,

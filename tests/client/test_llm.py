@@ -452,3 +452,18 @@ def test_cache_events_are_told_once(llm: LLM) -> None:
 def test_llm_id_is_stable(llm: LLM) -> None:
     assert llm.llm_id == llm.llm_id
     assert llm.llm_id.count("-") >= 2
+
+
+@pytest.mark.parametrize(
+    ("prompt", "params"),
+    [
+        ("half of a pair: \ud83d!", FIVE),
+        ({"messages": [{"role": "user", "content": "\ud83d"}]}, FIVE),
+        ("echo", SamplingParams(max_tokens=5, stop="\udc00")),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_an_invalid_argument(llm: LLM, prompt: object, params: SamplingParams) -> None:
+    with pytest.raises(InvalidArgument, match="half of a surrogate pair") as caught:
+        llm.generate(prompt, params, use_tqdm=False)
+    assert caught.value.reason == "INVALID_TEXT"
+    assert llm.generate("echo", FIVE, use_tqdm=False).outputs[0].text == TEXT

@@ -11,6 +11,7 @@ from enginehouse.cli import options, show
 from enginehouse.cli.progress import watch_build
 from enginehouse.configs import BuildConfig
 from enginehouse.engine_types import EngineVersion
+from enginehouse.errors import FailedPrecondition
 from enginehouse.names import engine_id_for
 
 
@@ -36,6 +37,9 @@ def build(
     verify: Annotated[bool, typer.Option(help="Compare the engine with the checkpoint.")] = True,
     force: Annotated[bool, typer.Option(help="Build even if this engine exists.")] = False,
     validate_only: Annotated[bool, typer.Option(help="Only check and estimate.")] = False,
+    priority: Annotated[
+        float | None, typer.Option(help="0 to 1 [0.5]; of waiting builds, higher ones come first.", min=0, max=1)
+    ] = None,
     detach: Annotated[bool, typer.Option(help="Do not wait for the end.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -59,6 +63,7 @@ def build(
             verify=None if verify else VerifyOptions(off=True),
             force=force,
             validate_only=validate_only,
+            priority=priority,
         )
         if validate_only:
             return _show_estimate(handle, json)
@@ -80,13 +85,26 @@ def _show_version(version: EngineVersion, reused: bool) -> None:
 
 
 def _show_estimate(handle: BuildHandle, json: bool) -> None:
-    estimate = handle.status().estimate
+    status, existing = handle.status(), _existing(handle)
+    estimate = status.estimate
     if json:
-        return show.print_json({"estimate": estimate})
+        return show.print_json({"estimate": estimate, "build_key": status.build_key, "existing": existing})
     typer.echo("The build is valid.")
+    for note in filter(None, status.message.split("\n")):
+        typer.echo(f"warning: {note}", err=True)
+    if existing:
+        typer.echo(f"{show.short_name(existing)} has its key already: a build would return it, unless it is forced.")
     if estimate is not None:
         disk, memory = show.size(estimate.disk_bytes), show.size(estimate.memory_bytes)
         typer.echo(f"Estimate: {memory} of memory, {disk} of disk, {show.seconds(estimate.duration)}")
+
+
+def _existing(handle: BuildHandle) -> str:
+    """The version that has the build's key; empty for none."""
+    try:
+        return handle.result().name
+    except FailedPrecondition:
+        return ""
 
 
 def _show_detached(handle: BuildHandle, json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from enginehouse.build import BuildHandle
 from enginehouse.builder_client import BuilderClient
 from enginehouse.cli import options, show
 from enginehouse.cli.progress import watch_build
+from enginehouse.engine_types import BuildStatus
 
 app = typer.Typer(help="List, show, watch and cancel builds.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(help="The build's name, as `builds list` shows it.")]
@@ -20,23 +22,40 @@ def _find(client: BuilderClient, name: str) -> BuildHandle:
 
 
 @app.command("list")
-def list_builds(context: typer.Context, builder: options.Builder = options.BUILDER, json: options.Json = False) -> None:
+def list_builds(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many; 0 for all.", min=0)] = 50,
+    builder: options.Builder = options.BUILDER,
+    json: options.Json = False,
+) -> None:
     """List builds, the newest first."""
     with context.obj.builder(builder) as client:
-        found = [(handle.name, handle.status()) for handle in client.builds()]
+        shown = islice(client.builds(limit or 1000), limit or None)
+        found = [(handle.name, status) for handle in shown if (status := handle.status_seen())]
     if json:
         return show.print_json([{"name": name, **vars(status)} for name, status in found])
     rows = [
         (
             show.short_name(name),
             show.short_name(status.engine),
-            status.stage + (" (reused)" if status.reused else ""),
+            status.stage + _how(status),
             f"{status.fraction:.0%}",
             show.when(status.create_time),
         )
         for name, status in found
     ]
     show.print_table(("BUILD", "ENGINE", "STAGE", "DONE", "CREATED"), rows, empty="There are no builds.")
+    if limit and len(found) == limit:
+        typer.echo(f"These are the newest {limit}; --limit shows more.", err=True)
+
+
+def _how(status: BuildStatus) -> str:
+    """What is special about where a build is."""
+    if status.shares_operation:
+        return f" (as {show.short_name(status.shares_operation)})"
+    if status.reused:
+        return " (reused)"
+    return f" ({status.queue_position} before it)" if status.queue_position else ""
 
 
 @app.command("show")
@@ -61,6 +80,14 @@ def show_build(
             ("ended", show.when(status.end_time)),
             ("peak memory", show.size(status.memory_peak_bytes) if status.memory_peak_bytes else ""),
             ("builds before it", status.queue_position),
+            ("priority", status.priority),
+            ("as build", show.short_name(status.shares_operation)),
+            (
+                "expected end",
+                f"{show.when(status.expected_end_time)} ({show.remaining(status.expected_end_time)})"
+                if status.expected_end_time
+                else "",
+            ),
             ("message", status.message),
             ("error", error.message if error else ""),
         ]

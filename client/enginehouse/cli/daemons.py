@@ -34,6 +34,14 @@ def builder(
     max_concurrent_builds: Annotated[int, typer.Option(help="Builds at the same time.", min=1)] = 1,
     max_queued_builds: Annotated[int, typer.Option(help="Builds that may wait.", min=1)] = 100,
     memory_limit_gib: Annotated[float, typer.Option(help="Stop a build above this; 0 for no limit.", min=0)] = 0,
+    memory_budget_gib: Annotated[
+        float, typer.Option(help="Estimated memory of all running builds together; 0 for no bound.", min=0)
+    ] = 0,
+    store_quota_gib: Annotated[
+        float, typer.Option(help="Above it the versions used longest ago are deleted; 0 for no quota.", min=0)
+    ] = 0,
+    history_days: Annotated[float, typer.Option(help="How long ended builds are remembered.", min=0)] = 30,
+    max_history: Annotated[int, typer.Option(help="How many ended builds are remembered.", min=0)] = 1000,
     tls_cert: Pem = None,
     tls_key: Pem = None,
     client_ca: Pem = None,
@@ -52,6 +60,10 @@ def builder(
         child=process.ChildSettings(memory_limit=int(memory_limit_gib * 2**30)),
         max_concurrent_builds=max_concurrent_builds,
         max_queued_builds=max_queued_builds,
+        memory_budget=int(memory_budget_gib * 2**30),
+        store_quota_bytes=int(store_quota_gib * 2**30),
+        history_seconds=history_days * 86_400,
+        max_history=max_history,
         offline=offline,
     )
     _setup_logs("builder", log_level)

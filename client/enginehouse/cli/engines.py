@@ -9,11 +9,14 @@ import typer
 
 from enginehouse.builder_client import BuilderClient
 from enginehouse.cli import options, show
+from enginehouse.cli.differences import differences
 from enginehouse.engine_types import EngineVersion
 from enginehouse.errors import DataLoss
 
 app = typer.Typer(
-    help="List, show, verify, delete and download engines; set aliases.", no_args_is_help=True, rich_markup_mode=None
+    help="List, show, compare, verify, delete and download engines; set aliases; clear the store.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 Ref = Annotated[str, typer.Argument(help="NAME (the latest version), NAME@VERSION or NAME@ALIAS.")]
 
@@ -21,14 +24,15 @@ Ref = Annotated[str, typer.Argument(help="NAME (the latest version), NAME@VERSIO
 @app.command("list")
 def list_engines(
     context: typer.Context,
-    engine: Annotated[str, typer.Argument(help="List this engine's versions instead.")] = "",
+    engine: Annotated[str, typer.Argument(help="List this engine's versions instead; - for those of all.")] = "",
+    deleted: Annotated[bool, typer.Option("--deleted", help="Deleted versions too, while their files last.")] = False,
     builder: options.Builder = options.BUILDER,
     json: options.Json = False,
 ) -> None:
     """List engines, or one engine's versions."""
     with context.obj.builder(builder) as client:
-        if engine:
-            return _list_versions(client, engine, json)
+        if engine or deleted:
+            return _list_versions(client, engine or "-", deleted, json)
         found = list(client.engines())
     if json:
         return show.print_json(found)
@@ -46,36 +50,47 @@ def list_engines(
     show.print_table(headers, rows, empty="There are no engines; make one with `enginehouse build`.")
 
 
-def _list_versions(client: BuilderClient, engine: str, json: bool) -> None:
-    found = list(client.versions(engine))
+def _list_versions(client: BuilderClient, engine: str, deleted: bool, json: bool) -> None:
+    found = list(client.versions(engine, show_deleted=deleted))
     if json:
         return show.print_json(found)
     rows = [
         (
             show.short_name(item.name),
-            ", ".join(target.name for target in item.targets),
+            ", ".join(target.name for target in item.targets) or "unreadable",
             item.dtype,
             show.size(item.size_bytes),
-            ", ".join(item.aliases),
+            "deleted" if item.delete_time else ", ".join(item.aliases),
             show.when(item.create_time),
+            show.when(item.last_use_time),
         )
         for item in found
     ]
-    show.print_table(("VERSION", "TARGETS", "DTYPE", "SIZE", "ALIASES", "CREATED"), rows, empty="No versions.")
+    headers = ("VERSION", "TARGETS", "DTYPE", "SIZE", "ALIASES", "CREATED", "LAST USED")
+    show.print_table(headers, rows, empty="There are no versions.")
 
 
 @app.command("show")
 def show_version(
-    context: typer.Context, ref: Ref, builder: options.Builder = options.BUILDER, json: options.Json = False
+    context: typer.Context,
+    ref: Ref,
+    builder: options.Builder = options.BUILDER,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Build facts, libraries and files too.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Show one version."""
     with context.obj.builder(builder) as client:
         version = client.version(ref)
-    show.print_json(version) if json else show.print_fields(_fields(version))
+    if json:
+        return show.print_json(version)
+    show.print_fields(_fields(version))
+    if verbose:
+        _print_details(version)
 
 
 def _fields(version: EngineVersion) -> list[tuple[str, object]]:
     targets = [f"{item.name} ({item.verification.replace('_', ' ') or 'unchecked'})" for item in version.targets]
+    source = version.source
     limits = {name: value for name, value in vars(version.limits).items() if value} if version.limits else {}
     return [
         ("version", show.short_name(version.name)),
@@ -90,9 +105,70 @@ def _fields(version: EngineVersion) -> list[tuple[str, object]]:
         ("aliases", ", ".join(version.aliases)),
         ("labels", ", ".join(f"{key}={value}" for key, value in version.labels.items())),
         ("created", show.when(version.create_time)),
-        ("source", version.source_digest),
+        ("last used", show.when(version.last_use_time)),
+        ("source", f"{source.location} {source.revision}".strip() if source else ""),
+        ("source digest", version.source_digest),
         ("build key", version.build_key),
     ]
+
+
+def _print_details(version: EngineVersion) -> None:
+    typer.echo("\nbuild")
+    show.print_fields([(f"  {name}", value) for name, value in sorted(version.build_facts.items())])
+    typer.echo("\nlibraries")
+    show.print_fields([(f"  {name}", value) for name, value in sorted(version.libraries.items())])
+    typer.echo()
+    rows = [(file.path, show.size(file.size_bytes), file.digest) for file in version.files]
+    show.print_table(("FILE", "SIZE", "DIGEST"), rows, empty="No files.")
+
+
+@app.command("diff")
+def diff(
+    context: typer.Context,
+    a: Ref,
+    b: Ref,
+    builder: options.Builder = options.BUILDER,
+    json: options.Json = False,
+) -> None:
+    """Show what differs between two versions. Exit code 0: nothing; 1: something (or it failed, and says so)."""
+    with context.obj.builder(builder) as client:
+        one, other = client.version(a), client.version(b)
+    found = differences(one, other)
+    if json:
+        show.print_json({"a": one.name, "b": other.name, "differences": [row._asdict() for row in found]})
+    elif found:
+        show.print_table(("", show.short_name(one.name), show.short_name(other.name)), found, empty="")
+    else:
+        typer.echo(f"{show.short_name(one.name)} and {show.short_name(other.name)} are the same.")
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command("gc")
+def collect_garbage(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
+    builder: options.Builder = options.BUILDER,
+    json: options.Json = False,
+) -> None:
+    """Remove deleted versions that nobody reads and unused files, and bring the store below its quota."""
+    with context.obj.builder(builder) as client:
+        found = client.collect_garbage(validate_only=dry_run)
+    if json:
+        return show.print_json(found)
+    would = "would be " if dry_run else ""
+    for names, what in (
+        (found.removed_versions, f"{would}removed"),
+        (found.evicted_versions, f"{would}deleted for the quota; files go in two minutes"),
+        (found.waiting_versions, "deleted, and held by a reader or for two minutes"),
+    ):
+        for name in names:
+            typer.echo(f"{show.short_name(name)}  {what}")
+    quota = f" of a quota of {show.size(found.quota_bytes)}" if found.quota_bytes else ""
+    typer.echo(
+        f"{show.size(found.freed_bytes)} {would}freed; the store {'would hold' if dry_run else 'holds'} "
+        f"{show.size(found.used_bytes)}{quota}."
+    )
 
 
 @app.command("verify")
@@ -169,6 +245,6 @@ def download(
     json: options.Json = False,
 ) -> None:
     """Copy a version's files into a directory."""
-    with context.obj.builder(builder) as client:
-        version = client.download(ref, directory)
+    with context.obj.builder(builder) as client, show.byte_bar(f"Copying {ref}", json) as progress:
+        version = client.download(ref, directory, progress=progress)
     show.print_json(version) if json else typer.echo(f"Copied {show.short_name(version.name)} to {directory}")

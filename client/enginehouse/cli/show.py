@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import typer
@@ -58,6 +59,21 @@ def print_fields(pairs: Iterable[tuple[str, object]]) -> None:
         typer.echo(f"{name:<{width}}  {value}")
 
 
+@contextlib.contextmanager
+def byte_bar(title: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes on a terminal's standard error; nothing elsewhere. Yields what takes (done, total)."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True, highlight=False)) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 def safe(text: str) -> str:
     """Generated text for a terminal: control characters could move its cursor or change its title."""
     if not sys.stdout.isatty():
@@ -81,6 +97,14 @@ def when(time: datetime | None) -> str:
 
 def seconds(duration: float | None) -> str:
     return "" if duration is None else f"{duration:.1f} s"
+
+
+def remaining(end: datetime | None) -> str:
+    """How long until a time, for people: "about 20 s left"."""
+    if end is None:
+        return ""
+    left = max(0.0, (end - datetime.now(UTC)).total_seconds())
+    return f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"
 
 
 def verified(report: VerifyReport | None) -> str:
