@@ -20,7 +20,8 @@ LARGE = (".safetensors", ".gguf", ".bin", "tokenizer.json")
 @dataclass
 class Fault:
     """What goes wrong. `status` answers everything under `path_has`; `drop_after` closes the connection of a large file
-    after so many bytes (-1: before the first), `drops` times; `bytes_per_second` slows large files; `lies` sends other bytes."""
+    after so many bytes (-1: before the first), `drops` times; `bytes_per_second` slows large files; `lies` sends
+    other bytes."""
 
     status: int = 0
     code: str = ""
@@ -55,6 +56,7 @@ class Request:
     path: str
     range: str | None
     token: str | None
+    by_cdn: bool
     sent: int = 0
 
 
@@ -108,7 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: bool) -> None:
         path = unquote(urlsplit(self.path).path)
-        seen = Request(self.command, path, self.headers.get("Range"), self.headers.get("Authorization"))
+        headers = self.headers
+        seen = Request(self.command, path, headers.get("Range"), headers.get("Authorization"), self.is_cdn)
         with self.hub.lock:
             self.hub.requests.append(seen)
         fault = self.hub.fault
