@@ -105,7 +105,7 @@ class Collector:
     def _remove(self, version: VersionRef) -> bool:
         """Moves the version aside first, so that no reader meets a half of it. Its tombstone hides it for ever, so
         nothing here needs to be durable."""
-        if self._deleter.restored(version):
+        if not self._deleter.settle(version, dead=lambda token: True, step="collect"):  # two lease times are enough
             return False
         aside = self._layout.staging / new_token()
         try:

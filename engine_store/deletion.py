@@ -35,11 +35,20 @@ class Deleter:
         except FailedPrecondition:
             return False
 
-    def restored(self, version: VersionRef) -> bool:
-        """Shows a version again whose deleter died before it could see that an alias names it; whether it does."""
-        if not self._names(version) or self._tombstones.confirmed(version):
+    def settle(self, version: VersionRef, dead: Callable[[str], bool], step: str) -> bool:
+        """Ends what a dead deleter began: shows the version again if an alias names it (the step `.withdraw`), else
+        confirms its tombstone (`.confirm`). Whether the version is still hidden.
+
+        Args:
+            dead: whether the deleter with this token is dead.
+        """
+        deleter = self._tombstones.unconfirmed(version)
+        if deleter is None or not dead(deleter):
+            return True
+        if self._names(version):
+            self._tombstones.remove(version, f"{step}.withdraw")
             return False
-        self._tombstones.remove(version, "collect.withdraw")
+        self._tombstones.confirm(version, step)
         return True
 
     def _hide(self, version: VersionRef, refuse: Callable[[VersionRef], None]) -> bool:
@@ -51,7 +60,7 @@ class Deleter:
         except FailedPrecondition:
             self._tombstones.remove(version, "delete.withdraw")
             raise
-        self._tombstones.confirm(version)
+        self._tombstones.confirm(version, "delete")
         return True
 
     def _names(self, version: VersionRef) -> list[str]:

@@ -76,12 +76,16 @@ class Disk:
         self.failpoint(step)
         _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
 
-    def write(self, path: Path, data: bytes, step: str) -> None:
-        """Writes a new file that nobody changes, and syncs it: the steps `.write` and `.sync`."""
+    def write(self, path: Path, data: bytes, step: str, *, mode: int = 0o444, time: float | None = None) -> None:
+        """Writes a new file and syncs it: the steps `.write` and `.sync`. `time`: its mtime in seconds since the epoch,
+        where it matters."""
         self.failpoint(f"{step}.write")
         with path.open("xb") as file:
             file.write(data)
-            os.fchmod(file.fileno(), 0o444)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            if time is not None:
+                os.utime(file.fileno(), (time, time))
         self.sync_file(path, f"{step}.sync")
 
     def make_dir(self, path: Path, step: str) -> None:

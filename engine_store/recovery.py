@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from engine_store.deletion import Deleter
 from engine_store.disk import Disk
 from engine_store.layout import MANIFEST, Layout
 from engine_store.leases import clear_leases
+from engine_store.names import VersionRef
 from engine_store.owner import owner_alive
 from engine_store.publish import KeyRecord, Publisher
+from engine_store.records import numbers_in
 from enginehouse.errors import DataLoss
 
 FOREIGN_SECONDS = 24 * 3600.0
@@ -38,8 +42,8 @@ class _Sealed(msgspec.Struct):
 class Recovery:
     """The clearing up of one store."""
 
-    def __init__(self, layout: Layout, disk: Disk, publisher: Publisher) -> None:
-        self._layout, self._disk, self._publisher = layout, disk, publisher
+    def __init__(self, layout: Layout, disk: Disk, publisher: Publisher, deleter: Deleter) -> None:
+        self._layout, self._disk, self._publisher, self._deleter = layout, disk, publisher, deleter
 
     def recover(self, now: float) -> Recovered:
         """See `EngineStore.recover`. What a damaged record may be about is left as it is."""
@@ -53,6 +57,7 @@ class Recovery:
         for engine in self._layout.engine_names():
             with contextlib.suppress(DataLoss):
                 claims += self._clear_claims(engine, now)
+                self._settle_deletions(engine, now)
         clear_leases(self._layout, self._disk, now, "recover.lease.remove")
         return Recovered(completed, removed, claims)
 
@@ -72,10 +77,16 @@ class Recovery:
     def _clear_claims(self, engine: str, now: float) -> int:
         return self._publisher.claims.clear(
             engine,
-            dead=lambda owner, claim: _dead(owner, claim, now),
+            dead=partial(_dead, now=now),
             named=lambda: self._publisher.named(engine),
             time=now,
         )
+
+    def _settle_deletions(self, engine: str, now: float) -> None:
+        for number in numbers_in(self._layout.tombstones(engine)) & numbers_in(self._layout.versions(engine)):
+            version = VersionRef(engine, number)
+            dead = partial(_dead, path=self._layout.tombstone(*version), now=now)
+            self._deleter.settle(version, dead, "recover")
 
 
 def _dead(token: str, path: Path, now: float) -> bool:

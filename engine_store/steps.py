@@ -81,6 +81,7 @@ STEPS: dict[str, tuple[str, ...]] = {
         "collect.remove",
         "collect.claim.owner.remove",
         "collect.claim.remove",
+        "collect.confirm",
         "collect.withdraw.remove",
         "collect.withdraw.sync",
         "collect.blob.remove",
@@ -99,6 +100,9 @@ STEPS: dict[str, tuple[str, ...]] = {
         "recover.claim.remove",
         "recover.claim.withdraw.remove",
         "recover.claim.withdraw.sync",
+        "recover.confirm",
+        "recover.withdraw.remove",
+        "recover.withdraw.sync",
         "recover.lease.remove",
     ),
     "lease": (

@@ -62,7 +62,7 @@ class EngineStore:
         self._aliases = Aliases(self._layout, self._disk, clock)
         self._deleter = Deleter(self._layout, self._disk, self._aliases, clock)
         self._collector = Collector(self._layout, self._disk, self._aliases, clock, quota_bytes)
-        self._recovery = Recovery(self._layout, self._disk, self._publisher)
+        self._recovery = Recovery(self._layout, self._disk, self._publisher, self._deleter)
 
     # Writing
 
@@ -95,7 +95,8 @@ class EngineStore:
         return self._described(VersionRef(engine, version))
 
     def recover(self) -> Recovered:
-        """Clears up after writers that died: completes decided versions, removes the rest. Safe at any time."""
+        """Clears up after processes that died: completes decided versions and begun deletions, removes what else is
+        staged, claimed or leased. Safe at any time."""
         with store_errors():
             return self._recovery.recover(self._clock())
 

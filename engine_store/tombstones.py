@@ -1,7 +1,7 @@
-"""Tombstones: an empty file that hides a version at once, and says for ever that its number is spent.
+"""Tombstones: a file that hides a version at once, and says for ever that its number is spent.
 
-A tombstone's mtime is the time of the deletion. It is confirmed (read-only) once the deleter has seen that no alias
-came in between: a version that an alias names loses its files only under a confirmed tombstone.
+Its mtime is the time of the deletion, its content the deleter's token. It is confirmed (read-only) once the deleter has
+seen that no alias came in between; where the deleter died before that, `Deleter.settle` looks in its place.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from engine_store.disk import Disk
 from engine_store.layout import Layout
 from engine_store.names import VersionRef
 from engine_store.owner import new_token
+
+UNCONFIRMED, CONFIRMED = 0o644, 0o444
 
 
 class Tombstones:
@@ -29,8 +31,7 @@ class Tombstones:
         self._disk.make_dirs(path.parent, f"{step}.folder")
         draft = self._layout.staging / new_token()
         try:
-            self._disk.touch(draft, time, f"{step}.draft.write")
-            self._disk.sync_file(draft, f"{step}.draft.sync")
+            self._disk.write(draft, draft.name.encode(), f"{step}.draft", mode=UNCONFIRMED, time=time)
             made = self._disk.link(draft, path, f"{step}.tombstone")
             if made:
                 self._disk.sync_dir(path.parent, f"{step}.sync")
@@ -38,13 +39,17 @@ class Tombstones:
             self._disk.drop(draft, f"{step}.draft.remove")
         return made
 
-    def confirm(self, version: VersionRef) -> None:
-        """Says that no alias named the version after the tombstone was made."""
-        self._disk.chmod(self._layout.tombstone(*version), 0o444, "delete.confirm")
+    def confirm(self, version: VersionRef, step: str) -> None:
+        """Says that no alias named the version after the tombstone was made: the step `.confirm`."""
+        self._disk.chmod(self._layout.tombstone(*version), CONFIRMED, f"{step}.confirm")
 
-    def confirmed(self, version: VersionRef) -> bool:
-        """Whether `confirm` was called."""
-        return self._layout.tombstone(*version).stat().st_mode & 0o222 == 0
+    def unconfirmed(self, version: VersionRef) -> str | None:
+        """The deleter's token while it has not confirmed; None when it has, or where there is no tombstone."""
+        path = self._layout.tombstone(*version)
+        try:
+            return path.read_text(errors="replace") if path.stat().st_mode & 0o222 else None
+        except FileNotFoundError:
+            return None
 
     def remove(self, version: VersionRef, step: str) -> None:
         """Shows the version again: the steps `.remove` and `.sync`."""

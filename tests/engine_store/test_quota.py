@@ -140,7 +140,7 @@ def test_collect_evicts_down_to_the_quota_and_frees_what_it_said(bench: Bench) -
     told = store.collect(validate_only=True)
     assert (told.removed, told.evicted, told.waiting, told.blobs, told.freed_bytes) == ((), (first,), (), 0, 0)
     assert bench.store().version_numbers("tiny") == [2, 1], "it only told"
-    assert store.collect() == told
+    assert store.collect()[:5] == told[:5]
     assert store.collect().waiting == (first,)
     bench.now += 2 * LEASE_SECONDS
     told, before = store.collect(validate_only=True), bench.on_disk()

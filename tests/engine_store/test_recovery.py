@@ -18,15 +18,9 @@ from engine_store.owner import new_token
 from engine_store.recovery import FOREIGN_SECONDS
 from engine_store.steps import STEPS
 from enginehouse.errors import DataLoss
-from tests.engine_store.writing import PROCESSES, die_at, publish, start_writer
+from tests.engine_store.writing import PROCESSES, dead_token, die_at, publish, start_writer
 
 SMALL = 1 << 12
-
-
-def _dead_token() -> str:
-    """The token of a process of this machine that is gone."""
-    boot, namespace, _, _, rest = new_token().split(".")
-    return f"{boot}.{namespace}.999999999.1.{rest}"
 
 
 def _foreign_token() -> str:
@@ -81,7 +75,7 @@ def test_a_publish_that_gives_up_leaves_no_claim(store: EngineStore) -> None:
 
 def test_the_number_of_a_dead_claim_is_spent_and_an_empty_claim_is_nobodys(store: EngineStore) -> None:
     publish(store, size=SMALL)
-    _claim(store.root, 2, _dead_token())
+    _claim(store.root, 2, dead_token())
     _claim(store.root, 3, None)
     assert store.recover() == (0, 0, 2)
     assert _claims(store.root) == {1}
@@ -120,7 +114,7 @@ def test_a_writer_whose_number_is_spent_meanwhile_takes_the_next(store: EngineSt
 
     def spend(label: str) -> None:
         if label == "publish.claim.mkdir" and not (store.root / "engines" / "tiny" / "tombstones").exists():
-            _claim(store.root, 2, _dead_token())
+            _claim(store.root, 2, dead_token())
             store.recover()
 
     late = EngineStore(store.root, failpoint=spend)
@@ -157,7 +151,7 @@ def test_numbers_are_unique_while_writers_die_and_claims_are_cleared(tmp_path: P
             owner = layout.claim("tiny", number) / "owner"
             if turn % 3 == 0:
                 owner.chmod(0o644)
-                owner.write_text(_dead_token())
+                owner.write_text(dead_token())
 
     def clear() -> None:
         while not done.is_set():
@@ -177,10 +171,10 @@ def test_numbers_are_unique_while_writers_die_and_claims_are_cleared(tmp_path: P
 
 def test_recovery_removes_drafts_expired_leases_and_last_uses_of_nothing(store: EngineStore) -> None:
     publish(store, size=SMALL)
-    (store.root / "staging" / _dead_token()).write_text("a record's draft")
+    (store.root / "staging" / dead_token()).write_text("a record's draft")
     leases = store.root / "leases"
     store.lease("tiny", 1)
-    (leases / f"tiny.1.{_dead_token()}").touch()
+    (leases / f"tiny.1.{dead_token()}").touch()
     expired = leases / f"tiny.1.{new_token()}"
     expired.touch()
     os.utime(expired, (time.time() - LEASE_SECONDS,) * 2)
@@ -197,7 +191,7 @@ def test_a_damaged_record_stops_no_recovery(store: EngineStore) -> None:
     writer = PROCESSES.Process(target=_publish_other, args=(store.root, "publish.rename"))
     writer.start()
     writer.join(60)
-    _claim(store.root, 9, _dead_token())
+    _claim(store.root, 9, dead_token())
     assert store.recover().completed == 1
     with pytest.raises(DataLoss):
         store.find("tiny", "k1")
@@ -217,6 +211,27 @@ def test_a_version_with_two_names_after_a_power_cut_loses_the_staged_one(store: 
     assert store.recover() == (1, 0, 0)
     assert list((store.root / "staging").iterdir()) == []
     store.verify("tiny", 1)
+
+
+@pytest.mark.parametrize("aliased", [False, True])
+def test_what_a_dead_deleter_began_ends_as_if_it_had_looked_again(store: EngineStore, aliased: bool) -> None:
+    publish(store, size=SMALL)
+
+    def meanwhile(label: str) -> None:
+        if label == "delete.draft.sync" and aliased:
+            store.set_alias("tiny", "prod", 1)
+        if label == "delete.sync":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        EngineStore(store.root, failpoint=meanwhile).delete_version("tiny", 1)
+    tombstone = store.root / "engines" / "tiny" / "tombstones" / "1"
+    store.recover()
+    assert store.version_numbers("tiny") == [], "the deleter lives and may yet look"
+    tombstone.write_text(dead_token())
+    store.recover()
+    assert store.version_numbers("tiny") == ([1] if aliased else [])
+    assert tombstone.exists() is not aliased
 
 
 def test_published_by_tells_what_a_process_published(store: EngineStore) -> None:

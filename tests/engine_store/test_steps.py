@@ -13,7 +13,7 @@ from engine_store.leases import LEASE_SECONDS
 from engine_store.owner import new_token
 from engine_store.steps import STEPS
 from enginehouse.errors import FailedPrecondition
-from tests.engine_store.writing import BIG, publish, start_writer
+from tests.engine_store.writing import BIG, dead_token, publish, start_writer
 
 LABELS = {label for labels in STEPS.values() for label in labels}
 
@@ -76,19 +76,30 @@ def _lease(bench: Bench) -> None:
     bench.store.lease("tiny", 1).release()
 
 
-def _collect(bench: Bench) -> None:
+def _begin_deletions(bench: Bench) -> int:
+    """Two versions, both hidden by a deleter that died before it looked again. The newer, returned, has an alias."""
     for _ in range(2):
-        publish(bench.other, force=True)
-    bench.other.lease("tiny", 1)
-    bench.at |= {"delete.draft.sync": lambda: bench.other.set_alias("tiny", "prod", 2), "delete.sync": _die}
+        version = publish(bench.other, force=True).manifest.version
+        bench.other.lease("tiny", version)
+    _die_deleting(bench, version - 1, lambda: None)
+    _die_deleting(bench, version, lambda: bench.other.set_alias("tiny", "prod", version))
+    return version
+
+
+def _die_deleting(bench: Bench, version: int, meanwhile: Callable[[], object]) -> None:
+    at = {"delete.draft.sync": meanwhile, "delete.sync": _die}
+    dying = EngineStore(bench.root, failpoint=lambda label: at.get(label, lambda: None)(), clock=lambda: bench.now)
     with pytest.raises(_Died):
-        bench.store.delete_version("tiny", 2)
-    bench.other.delete_version("tiny", 1)
+        dying.delete_version("tiny", version)
+
+
+def _collect(bench: Bench) -> None:
+    version = _begin_deletions(bench)
     bench.now += 3 * LEASE_SECONDS
-    assert bench.store.collect().removed == (("tiny", 1),)
-    assert bench.store.resolve("tiny", "prod").version == 2
+    assert bench.store.collect().removed == (("tiny", version - 1),)
+    assert bench.store.resolve("tiny", "prod").version == version
     bench.other.delete_alias("tiny", "prod")
-    bench.other.delete_version("tiny", 2)
+    bench.other.delete_version("tiny", version)
     bench.now += 3 * LEASE_SECONDS
     assert bench.store.collect().blobs == 1
 
@@ -97,8 +108,6 @@ def _recover(bench: Bench) -> None:
     for step in ("publish.manifest.write", "publish.claim.owner", "publish.tree.sync", "publish.rename"):
         writer = start_writer(bench.root, step)
         writer.join(60)
-    (bench.root / "leases").mkdir()
-    (bench.root / "leases" / "tiny.9.used").touch()
 
     def live_owner() -> None:
         owner = bench.root / "engines" / "tiny" / "claims" / "1" / "owner"
@@ -107,6 +116,12 @@ def _recover(bench: Bench) -> None:
 
     bench.at["recover.claim.tombstone"] = live_owner
     assert bench.store.recover().completed == 1
+    version = _begin_deletions(bench)
+    for number in (version, version - 1):
+        (bench.root / "engines" / "tiny" / "tombstones" / str(number)).write_text(dead_token())
+    (bench.root / "leases" / "tiny.99.used").touch()
+    bench.store.recover()
+    assert bench.store.resolve("tiny", "prod").version == version
 
 
 OPERATIONS = {

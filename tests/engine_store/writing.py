@@ -15,6 +15,7 @@ from pathlib import Path
 
 from engine_store import EngineStore, Manifest, Published
 from engine_store.manifest import SCHEMA, Limits, Source, Target
+from engine_store.owner import new_token
 
 BIG = 3 << 20
 PROCESSES = get_context("forkserver")
@@ -51,6 +52,12 @@ def publish(
     with store.stage() as staging:
         fill(staging.path, key, size)
         return staging.publish(manifest(engine, key), force=force)
+
+
+def dead_token() -> str:
+    """The token of a process of this machine that is gone."""
+    boot, namespace, _, _, rest = new_token().split(".")
+    return f"{boot}.{namespace}.999999999.1.{rest}"
 
 
 def die_at(step: int | str) -> Callable[[str], None]:
