@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import weakref
+from collections.abc import Callable
 from functools import partial
 
 from builder_service import endings
@@ -126,7 +127,7 @@ class Supervisor:
         """Queues a build; see `JobStore.submit`."""
         job = self.jobs.submit(spec, request, request_id, priority=priority, estimate=estimate, stamp=stamp)
         if job.state.last_sequence == 0 and (leader := self.leader(job)):
-            self._record(job.operation, _shares(leader))
+            self._tell(job.operation, _shares(leader))
         self._wake.set()
         return job
 
@@ -206,68 +207,71 @@ class Supervisor:
         task = asyncio.create_task(self._run(run), name=operation)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        for follower in self.jobs.waiting_like(job.fingerprint):
+            self._tell(follower, _shares(operation))
 
     # Running
 
     async def _run(self, run: RunningBuild) -> None:
         """One build from its turn to its end, or back into the queue."""
-        operation = run.job.operation
+        job = run.job
         try:
-            for follower in self.jobs.waiting_like(run.job.fingerprint):
-                self._record(follower, _shares(operation))
             await run.finish()
-            await self._end(run, await self._conclude(run))
-        except Exception:
-            log.exception("a build's end could not be written down", operation=operation)
-            await asyncio.sleep(_RETRY_SECONDS)
+            finished = await self._conclude(run)
+            if finished is None:
+                await self._write(lambda: self.jobs.requeue(job.operation, job.state.attempt + (not run.leader)))
+            else:
+                await self._finish(job.operation, finished)
+                await self._end_followers(job, finished)
         finally:
-            del self._runs[operation]
-            self._sharing.ended(operation, run.job.fingerprint)
+            del self._runs[job.operation]
+            self._sharing.ended(job.operation, job.fingerprint)
             self._follow(run)
-            self.changes.notify(operation)
+            self.changes.notify(job.operation)
             run.ended.set()
             self._wake.set()
 
     async def _conclude(self, run: RunningBuild) -> Finished | None:
         """How a build whose child is gone ends. None: it goes back into the queue."""
-        outcome = run.outcome
-        if isinstance(outcome.last, ResultEvent):
-            return await self._succeeded(run.job.spec, Version(outcome.last.version, outcome.last.reused))
-        await self._clear_staging(wait=run.stage is Stage.PUBLISHING)
-        if run.stage is Stage.PUBLISHING:
-            version = await self._published(run.job.spec, run.key, run.token)
-            if version is not None:
+        try:
+            if (version := await self._version(run)) is not None:
                 return await self._succeeded(run.job.spec, version)
+        except Exception as error:
+            log.exception("the builder cannot tell what a build published", operation=run.job.operation)
+            return endings.broken(error)
         if run.cancelled:
             return endings.cancelled()
         if run.leader or run.interrupted:
             return None
         if run.error is not None:
             return endings.broken(run.error)
-        return endings.without_version(outcome, self._settings.memory_limit)
+        return endings.without_version(run.outcome, self._settings.memory_limit)
 
-    async def _end(self, run: RunningBuild, finished: Finished | None) -> None:
-        """Writes the end down, and that of the builds that wait for it."""
-        job = run.job
-        if finished is None:
-            self.jobs.requeue(job.operation, job.state.attempt + (not run.leader))
-            return
-        await self._finish(job.operation, finished)
-        if finished.stage is not Stage.CANCELLED:
-            await self._end_followers(job, finished)
+    async def _version(self, run: RunningBuild) -> Version | None:
+        """What the child published or found. Clears up after one that did not come so far."""
+        last = run.outcome.last
+        if isinstance(last, ResultEvent):
+            return Version(last.version, last.reused)
+        publishing = run.stage is Stage.PUBLISHING
+        await self._clear_staging(wait=publishing)
+        return await self._published(run.job.spec, run.key, run.token) if publishing else None
 
     async def _finish(self, operation: str, finished: Finished) -> None:
+        """Writes the end of a build down."""
+        await self._write(lambda: self._record(operation, finished))
+        reason = finished.error.reason if finished.error else ""
+        log.info("build ended", operation=operation, stage=finished.stage, version=finished.version, reason=reason)
+
+    async def _write(self, write: Callable[[], object]) -> None:
         """On a full disk this waits for space: a build whose end nobody learns would be watched for ever."""
         while True:
             try:
-                self._record(operation, finished)
+                write()
             except ResourceExhausted:
-                log.exception("a build's end could not be written down", operation=operation)
+                log.exception("a build's end could not be written down")
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
-                break
-        reason = finished.error.reason if finished.error else ""
-        log.info("build ended", operation=operation, stage=finished.stage, version=finished.version, reason=reason)
+                return
 
     async def _succeeded(self, spec: BuildJob, version: Version) -> Finished:
         """Sets the alias, which comes before the end: a daemon that dies between the two repeats it."""
@@ -321,10 +325,12 @@ class Supervisor:
         """A build that was ended for another one's sake waits for it now, if that one still runs."""
         if run.leader in self._runs and not self.jobs.get(run.job.operation).state.done:
             self._sharing.follow(run.job.operation, run.leader)
-            self._record(run.job.operation, _shares(run.leader))
+            self._tell(run.job.operation, _shares(run.leader))
 
     async def _end_followers(self, leader: Job, finished: Finished) -> None:
-        """Ends the builds that wait for this one's result, each with its own alias."""
+        """Ends the builds that wait for this one's result, each with its own alias. A cancellation is none."""
+        if finished.stage is Stage.CANCELLED:
+            return
         for operation in [*self.jobs.waiting_like(leader.fingerprint), *self._sharing.followers(leader.operation)]:
             job = self.jobs.get(operation)
             end = finished
@@ -332,6 +338,11 @@ class Supervisor:
                 end = await self._succeeded(job.spec, Version(finished.version, reused=True))
             if self.jobs.get(operation).state.stage is Stage.QUEUED:  # else it was cancelled meanwhile
                 await self._finish(operation, Finished(end.stage, end.version, end.reused, end.error, leader.operation))
+
+    def _tell(self, operation: str, line: Log) -> None:
+        """A line for those who watch; a full disk is no reason not to go on."""
+        with contextlib.suppress(ResourceExhausted):
+            self._record(operation, line)
 
     def _record(self, operation: str, event: Event) -> None:
         self.jobs.record(operation, event)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import socket
 import subprocess
@@ -63,6 +64,9 @@ async def test_a_real_checkpoint_becomes_a_verified_engine(
             version = engine_pb2.EngineVersion()
             assert done.response.Unpack(version), done
             names.append(version.name)
+            watch = remote.builder.WatchBuild(pb.WatchBuildRequest(operation=done.name))
+            moved = [event.time.ToNanoseconds() / 1e9 async for event in watch if event.WhichOneof("event") != "memory"]
+            assert max(later - earlier for earlier, later in itertools.pairwise(moved)) < 1.5
         assert names == ["engines/real/versions/1"] * 2
         assert version.verify_report.passed
         assert version.targets[0].verification == engine_pb2.TARGET_VERIFICATION_EXECUTED
