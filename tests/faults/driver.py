@@ -55,7 +55,7 @@ class Child(NamedTuple):
         return Ended(*json.loads(text))
 
 
-def drive(module: str, function: str, *args: Any, timeout: float = 100.0) -> Any:
+def drive(module: str, function: str, *args: Any, timeout: float = 110.0) -> Any:
     """In a test: runs `function(*args)` of `module` in a driver process, and returns its result. Arguments and result
     pass as JSON. What the function raises fails the test."""
     environment = {**os.environ, "LD_PRELOAD": str(shim.library()), "OMP_NUM_THREADS": "1"}

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from enginehouse.errors import DataLoss, EnginehouseError, NotFound
 from tests.engine_store.faults.history import Event, Journal, seen
 from tests.engine_store.writing import manifest
 from tests.faults import shim
+from tests.faults.driver import forked
 
 SPEED = 100.0
 START = 1.7e9
@@ -42,6 +43,10 @@ class Trap(NamedTuple):
     nth: int
     action: int
     error: int
+
+    @property
+    def kills(self) -> bool:
+        return not self.error
 
     def __str__(self) -> str:
         what = self.label or shim.Kind(self.kinds).name
@@ -82,22 +87,34 @@ class Writer:
     ) -> None:
         self._failpoint = Failpoint()
         self.store = EngineStore(root, failpoint=failpoint or self._failpoint, clock=fast_clock)
-        self._journal, self._name, self._shared = Journal(journal), name, shared_key
+        self._path, self._journal, self._name, self._shared = journal, Journal(journal), name, shared_key
         self._random, self._count = random.Random(seed), 0
 
-    def run(self, trap: Trap | None, operations: int = 4) -> bool:
-        """Random operations, one of them the trap's. Whether the trap was met (and survived)."""
-        names = self._random.choices(list(OPERATIONS), [weight for _, weight in OPERATIONS.values()], k=operations)
-        met = False
-        if trap is not None:
-            for name in BEFORE.get(trap.op, ()):
-                self.attempt(name)
+    def run(self, traps: Sequence[Trap], operations: int = 3) -> None:
+        """Random operations, then the traps, each after what makes it likely to be met."""
+        for op in self._random.choices(list(OPERATIONS), [weight for _, weight in OPERATIONS.values()], k=operations):
+            self.attempt(op)
+        for trap in traps:
+            self.prepare(trap.op)
             met = self._trapped(trap)
-        for name in names:
-            self.attempt(name)
-        return met
+            self._journal.note(Event(phase="trap", attempt=self._name, reason="met" if met else ""))
+
+    def prepare(self, op: str) -> None:
+        """Does what gives the operation something to do."""
+        for before in BEFORE.get(op, ()):
+            self.attempt(before)
+        if op == "recover":
+            for number, label in enumerate(("publish.rename", "publish.tree.sync")):
+                forked(lambda n=number, at=label: self._heir(n, at))
+
+    def _heir(self, number: int, label: str) -> None:
+        """A process that dies in the middle of publishing."""
+        writer = Writer(self.store.root, self._path, f"{self._name}-{self._count}-{number}", self._shared, number)
+        writer._failpoint.trap = Trap("publish own", label, 0, 1, 0, 0)
+        writer.attempt("publish own")
 
     def _trapped(self, trap: Trap) -> bool:
+        self._failpoint.passed, self._failpoint.hit = 0, False
         self._failpoint.trap = trap if trap.label else None
         if trap.kinds:
             action = shim.Action(trap.action)
@@ -109,6 +126,9 @@ class Writer:
 
     def attempt(self, op: str) -> None:
         """One operation, noted before and after."""
+        if op == "wait":
+            time.sleep(3 * LEASE_SECONDS / SPEED)
+            return
         self._count += 1
         wanted = Event(phase="start", attempt=f"{self._name}-{self._count}", op=op)
         try:
@@ -167,7 +187,7 @@ BEFORE = {
     "set alias": ("publish own",),
     "delete alias": ("publish own", "set alias"),
     "delete version": ("publish own",),
-    "collect": ("publish own",),
+    "collect": ("publish own", "delete version", "wait"),
 }
 """What makes it likely that the operation has something to do."""
 Operation = Callable[[Writer, Event], Event | None]

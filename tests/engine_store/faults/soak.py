@@ -15,12 +15,12 @@ from engine_store import EngineStore
 from tests.engine_store.faults import laws
 from tests.engine_store.faults.actors import OPERATIONS, Trap, Writer, fast_clock, read_until
 from tests.engine_store.faults.checks import leftovers
-from tests.engine_store.faults.history import attempts, read_events
+from tests.engine_store.faults.history import Event, attempts, read_events
 from tests.faults import shim
 from tests.faults.driver import Ended, forked, start
 from tests.faults.shim import DURABLE, Action, Fault, Kind
 
-WRITERS, READERS, TRAPPED = 8, 2, 7
+WRITERS, READERS, TRAPPED, TRAPS_PER_WRITER = 8, 2, 7, 3
 ROUNDS_PER_STORE = 10
 GROUPS = (Kind.WRITE, Kind.FSYNC, Kind.RENAME | Kind.LINK, Kind.OPEN | Kind.MKDIR | Kind.UNLINK | Kind.RMDIR)
 HARMS = ((Action.FAIL, errno.EIO), (Action.FAIL, errno.ENOSPC), (Action.KILL_BEFORE, 0), (Action.KILL_AFTER, 0))
@@ -35,6 +35,31 @@ class Soak:
     total: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
     verified: set[int] = field(default_factory=set)
+
+    def next_traps(self) -> list[Trap]:
+        """Some traps for one writer, those that kill last."""
+        traps = [self.traps.popleft() for _ in range(min(TRAPS_PER_WRITER, len(self.traps)))]
+        return sorted(traps, key=lambda trap: trap.kills)
+
+    def count(self, ended: Ended, traps: list[Trap], survived: list[bool]) -> None:
+        """Takes in how a writer ended. Traps that it did not meet come again."""
+        for trap, met in zip(traps, survived, strict=False):
+            self.total["errors_injected"] += met
+            self.again(*[trap] * (not met))
+        self.again(*traps[len(survived) + 1 :])
+        if not ended.signal:
+            assert not ended.trouble, ended.trouble
+            return
+        assert ended.signal == signal.SIGKILL
+        trap = traps[len(survived)]
+        assert trap.kills, f"killed by {trap}"
+        self.total["kills"] += 1
+        self.kills[trap.label or Kind(trap.kinds).name] += 1
+
+    def again(self, *traps: Trap) -> None:
+        """Puts traps back."""
+        self.traps.extend(traps)
+        self.total["traps_not_met"] += len(traps)
 
 
 def soak(scratch: str, rounds: int, seed: int) -> dict[str, Any]:
@@ -58,26 +83,28 @@ def _round(run: Soak, folder: Path, turn: int) -> None:
     readers = [start(lambda: read_until(root, journal, stop)) for _ in range(READERS)]
     writers = []
     for index in range(WRITERS):
-        trap = run.traps.popleft() if index < TRAPPED and run.traps else None
+        name, traps = f"r{turn}-w{index}", run.next_traps() if index < TRAPPED else []
         seed = (run.seed * 1000 + turn) * 10 + index
-        writers.append((start(lambda i=index, t=trap, s=seed: _write(root, journal, turn, i, t, s)), trap))
-    for child, trap in writers:
-        _count(run, child.wait(), trap)
+        writer = start(lambda n=name, s=seed, t=traps: Writer(root, journal, n, f"shared-{turn}", s).run(t))
+        writers.append((name, writer, traps))
+    ends = [(name, writer.wait(), traps) for name, writer, traps in writers]
     stop.touch()
     for reader in readers:
         ended = reader.wait()
         assert not ended.trouble, f"a reader: {ended.trouble}"
         run.total.update(ended.value)
-    _check(run, root, journal, turn)
+    events = read_events(journal)
+    for name, ended, traps in ends:
+        survived = [event.reason == "met" for event in events if event.phase == "trap" and event.attempt == name]
+        run.count(ended, traps, survived)
+    _check(run, root, events, turn)
 
 
-def _check(run: Soak, root: Path, journal: Path, turn: int) -> None:
-    store = EngineStore(root, clock=fast_clock)
-    store.recover()
+def _check(run: Soak, root: Path, events: list[Event], turn: int) -> None:
+    EngineStore(root, clock=fast_clock).recover()
     last = turn % ROUNDS_PER_STORE == ROUNDS_PER_STORE - 1
     if turn % ROUNDS_PER_STORE == 0 or last:
         run.verified.clear()
-    events = read_events(journal)
     versions = laws.check(root, events, run.verified)
     assert leftovers(root) == []
     run.total["versions"] += versions if last else 0
@@ -86,28 +113,8 @@ def _check(run: Soak, root: Path, journal: Path, turn: int) -> None:
             run.total[f"{attempt.start.op} {attempt.end.phase if attempt.end else 'killed'}"] += 1
 
 
-def _write(root: Path, journal: Path, turn: int, index: int, trap: Trap | None, seed: int) -> bool:
-    return Writer(root, journal, f"r{turn}-w{index}", f"shared-{turn}", seed).run(trap)
-
-
-def _count(run: Soak, ended: Ended, trap: Trap | None) -> None:
-    killed = trap is not None and ended.signal == signal.SIGKILL
-    assert killed or not ended.trouble, f"under {trap}: {ended.trouble}"
-    if trap is None:
-        return
-    if killed:
-        run.total["kills"] += 1
-        run.kills[trap.label or Kind(trap.kinds).name] += 1
-    elif ended.value:
-        run.total["errors_injected"] += 1
-    else:
-        run.total["traps_not_met"] += 1
-        run.traps.append(trap)
-
-
 def all_traps(scratch: Path) -> list[Trap]:
-    """Every label and every call of every operation, as it runs alone on a store with two versions, with each harm.
-    Kills at labels come first."""
+    """Every label and every call of every operation, as it runs alone on a store with two versions, with each harm."""
     template, traps = scratch / "template", []
     forked(lambda: _prepare(template))
     for op in OPERATIONS:
@@ -118,7 +125,7 @@ def all_traps(scratch: Path) -> list[Trap]:
             for nth in range(1, len(_trace(template, op, kinds)) + 1):
                 traps += [Trap(op, "", int(kinds), nth, int(action), error) for action, error in HARMS]
     random.Random(1).shuffle(traps)
-    return sorted(traps, key=lambda trap: not trap.label or trap.error != 0)
+    return traps
 
 
 def _prepare(folder: Path) -> None:
@@ -137,6 +144,8 @@ def _trace(template: Path, op: str, kinds: Kind | None) -> list[str]:
     def work() -> list[str]:
         labels: list[str] = []
         writer = Writer(copy / "store", copy / "journal", "copy", "shared", 1, labels.append)
+        writer.prepare(op)
+        labels.clear()
         shim.arm(Fault(writer.store.root, kinds=kinds or DURABLE))
         writer.attempt(op)
         return labels if kinds is None else ["call"] * shim.seen()

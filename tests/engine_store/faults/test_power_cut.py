@@ -20,7 +20,7 @@ def ram(tmp_path: Path) -> Iterator[str]:
         yield folder
 
 
-def _cut(folder: str, scenario: str, seeds: int, points: int, *, lying: bool, timeout: float = 100) -> dict[str, int]:
+def _cut(folder: str, scenario: str, seeds: int, points: int, *, lying: bool, timeout: float = 110) -> dict[str, int]:
     return drive(
         "tests.engine_store.faults.power", "power_cuts", folder, scenario, seeds, points, lying, timeout=timeout
     )
