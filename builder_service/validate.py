@@ -24,6 +24,8 @@ def run_check(job: BuildJob, report: Report) -> ResultEvent:
     Raises:
         EnginehouseError: what the build would fail with.
     """
+    if job.weights == "dummy":
+        return run_build(job, report)  # its hub files are small
     try:
         return run_build(msgspec.structs.replace(job, offline=True), report)
     except NotFound as error:
@@ -33,13 +35,22 @@ def run_check(job: BuildJob, report: Report) -> ResultEvent:
 
 
 def _check_on_hub(job: BuildJob, report: Report) -> ResultEvent:
-    """A repository that is not in the cache: its config.json alone is fetched and checked."""
+    """A repository whose weights are not in the cache: its small files are fetched, and its config is checked."""
     from builder_service.sources.hub import download
+    from builder_service.sources.hub_cache import HubCache
 
-    if not job.source.file:
-        spec = msgspec.structs.replace(job.source, file="config.json")
-        config = download(spec, Path(job.cache) / "hub", job.offline, lambda done, total: None)
-        checkpoint = DummyCheckpoint(config.path.parent)
+    source, cache = job.source, Path(job.cache) / "hub"
+    whole = msgspec.structs.replace(source, file="")
+    there = download(whole, cache, job.offline, lambda done, total: None, weights=False)
+    sizes = {file.name: file.size for file in HubCache(cache, source.repo).listing(there.commit) or ()}
+    if source.file and source.file not in sizes:
+        message = f"{source.repo} at {there.commit} has no file {source.file} on the hub."
+        raise NotFound(message, reason="HUB_NOT_FOUND", metadata={"repo": source.repo, "file": source.file})
+    if not source.file:
+        checkpoint = DummyCheckpoint(there.path)
         make_plan(job.build, checkpoint, read_spec(checkpoint.config))
-    report(LogEvent("warning", f"{job.source.repo} is not in the builder's cache: its weights were not checked"))
+    wanted = [name for name in sizes if name == source.file or (not source.file and name.endswith(".safetensors"))]
+    missing = sum(sizes[name] for name in wanted)
+    what = f"{source.repo}/{source.file}" if source.file else source.repo
+    report(LogEvent("warning", f"{what} is not in the builder's cache: {missing} bytes on the hub were not checked"))
     return ResultEvent(job.engine_id, 0, reused=False)

@@ -22,6 +22,9 @@ from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import engine_pb2
 from enginehouse.errors import DeadlineExceeded, ResourceExhausted
 from tests.builder_service.serving import SCRIPTED, refused, running, settings
+from tests.builder_service.sources.fake_hub import serve_hub
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
 def _answer(operation: operations_pb2.Operation) -> tuple[pb.BuildMetadata, engine_pb2.EngineVersion]:
@@ -92,7 +95,43 @@ async def test_a_bad_checkpoint_answers_with_its_error_at_once(
         assert caught[0].metadata["file"] == "model.safetensors"
 
 
-async def test_a_hub_repository_that_is_not_at_hand_is_not_downloaded(
+async def test_of_a_hub_repository_the_small_files_alone_are_fetched_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_checkpoint: Callable[..., Path]
+) -> None:
+    checkpoint = make_checkpoint()
+    (checkpoint / "model.gguf").write_bytes(b"x" * 1000)
+    with serve_hub() as hub:
+        hub.add("owner/name", checkpoint)
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        async with running(settings(tmp_path, child=ChildSettings())) as remote:
+
+            async def check(source: pb.CheckpointSource, **config: int) -> pb.BuildMetadata:
+                request = pb.BuildEngineRequest(
+                    engine_id="hub", source=source, validate_only=True, build_config=config_pb.BuildConfig(**config)
+                )
+                return _answer(await remote.builder.BuildEngine(request))[0]
+
+            repository = pb.CheckpointSource(hub=pb.HubSource(repo="owner/name"))
+            metadata = await check(repository)
+            assert metadata.estimate.disk_bytes > 200_000
+            assert metadata.build_key == ""
+            size = (checkpoint / "model.safetensors").stat().st_size
+            assert metadata.message == (
+                f"owner/name is not in the builder's cache: {size} bytes on the hub were not checked"
+            )
+            with refused("OUT_OF_RANGE", INVALID):
+                await check(repository, max_seq_len=1000)
+            gguf = pb.HubFile(repo="owner/name", file="model.gguf")
+            assert "1000 bytes" in (await check(pb.CheckpointSource(gguf=pb.GgufSource(hub_file=gguf)))).message
+            gguf.file = "other.gguf"
+            with refused("HUB_NOT_FOUND", grpc.StatusCode.NOT_FOUND):
+                await check(pb.CheckpointSource(gguf=pb.GgufSource(hub_file=gguf)))
+        assert not hub.gets("safetensors")
+        assert not hub.gets("gguf")
+
+
+@pytest.mark.long  # a hub is waited for
+async def test_a_hub_that_is_not_there_is_unavailable_and_never_asked_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
