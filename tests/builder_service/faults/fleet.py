@@ -148,16 +148,20 @@ class Follower:
             self._broken.append(error)
 
     def _watch(self, handle: BuildHandle) -> None:
-        for event in handle.watch():
-            self.events.append(event)
+        while not (self.events and isinstance(self.events[-1].detail, BuildFinished)):
+            with contextlib.suppress(Unavailable):  # the client gave up: more than its 8 attempts met an outage
+                for event in handle.watch(self.events[-1].sequence if self.events else 0):
+                    self.events.append(event)
 
     def _wait(self, handle: BuildHandle) -> None:
-        try:
-            self.version = handle.result()
-        except Unavailable:
-            raise
-        except EnginehouseError as error:
-            self.error = error
+        while self.version is self.error is None:
+            with contextlib.suppress(Unavailable):
+                try:
+                    self.version = handle.result()
+                except Unavailable:
+                    raise
+                except EnginehouseError as error:
+                    self.error = error
 
 
 @dataclass
@@ -209,7 +213,8 @@ class Campaign:
         return metadata(self._operations.GetOperation(operations_pb2.GetOperationRequest(name=name), timeout=30))
 
     def cancel(self, name: str) -> None:
-        self._operations.CancelOperation(operations_pb2.CancelOperationRequest(name=name), timeout=30)
+        request = operations_pb2.CancelOperationRequest(name=name)
+        retried(lambda: self._operations.CancelOperation(request, timeout=30))
 
     def store(self) -> EngineStore:
         return EngineStore(self.builder.store)
@@ -279,6 +284,15 @@ def end(pid: int) -> None:
     """kill -9; a process that is gone is fine."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that are there."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def _is_child(pid: int) -> bool:

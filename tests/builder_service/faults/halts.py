@@ -33,6 +33,7 @@ class Halts:
         self._armed, self._trace, self._folder = folder / "armed", folder / "trace", folder
         self._steps: Counter[str] = Counter()
         self.who, self.store = "?", "store"
+        """Whose the process is, and how its points in the store begin: "own" in a daemon, which lives for long."""
 
     @classmethod
     def of_environment(cls) -> Halts:
@@ -51,8 +52,8 @@ class Halts:
                 _halt(how)
 
     def store_step(self, label: str) -> None:
-        """The failpoint of a store. A label that comes again in a process is numbered: `store:publish.tree.sync#2`."""
-        self._steps[label] += 1
+        """The failpoint of a store. A label that comes again in a child is numbered: `store:publish.tree.sync#2`."""
+        self._steps[label] += self.store == "store"
         again = f"#{self._steps[label]}" if self._steps[label] > 1 else ""
         self.reached(f"{self.store}:{label}{again}")
 

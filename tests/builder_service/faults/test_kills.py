@@ -134,28 +134,31 @@ def test_at_every_change_of_the_queue(builder: Builder) -> None:
     sweep = Sweep(builder)
     points = sweep.points(of_child=False)
     for number, point in enumerate(points):
-        sweep.round("daemon", point, how="stopped", force=bool(number % 2))
+        sweep.round("daemon", point, how="stopped", force=bool(number // 2 % 2))
     sweep.campaign.check()
     print(f"\nthe daemon was killed at {len(points)} points: {', '.join(points)}")
 
 
 @pytest.mark.long
-def test_while_it_recovers(builder: Builder) -> None:
-    """A daemon dies with a decided build, and the next one at each step of taking it up again."""
+@pytest.mark.parametrize("left", ["store:publish.rename", "stage:converting"])
+def test_while_it_recovers(builder: Builder, left: str) -> None:
+    """A daemon dies with a build, decided or not, and the next one at each step of taking it up again."""
     sweep = Sweep(builder)
-    builder.halts.arm("store:publish.rename")
-    sweep.campaign.submit("first", build_config=variant(800))
-    builder.halts.halted()
-    builder.kill()
-    before = len(builder.halts.passed())
-    builder.start()
-    rows = builder.halts.passed()[before:]
-    points = list(dict.fromkeys(row.point for row in rows if row.who == "daemon" and "submit" not in row.point))
-    for number, point in enumerate(points):
-        builder.halts.arm("store:publish.rename")
-        sweep.campaign.submit(f"r{number}", build_config=variant(number))
+
+    def leave(engine: str, number: int) -> None:
+        builder.halts.arm(left)
+        sweep.campaign.submit(engine, build_config=variant(number))
         builder.halts.halted()
         builder.kill()
+
+    leave("first", 800)
+    before = len(builder.halts.passed())
+    builder.start()
+    sweep.campaign.check()
+    rows = [row.point for row in builder.halts.passed()[before:] if row.who == "daemon"]
+    points = list(dict.fromkeys(rows[: rows.index("jobs:submit:before")]))
+    for number, point in enumerate(points):
+        leave(f"r{number}", number)
         builder.halts.arm(point, "stopped")
         builder.launch()
         builder.halts.halted()
