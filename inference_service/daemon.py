@@ -19,7 +19,7 @@ from google.longrunning import operations_pb2_grpc
 
 from engine_store import EngineStore
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc, model_pb2_grpc, telemetry_pb2_grpc
-from enginehouse.errors import EnginehouseError, InvalidArgument
+from enginehouse.errors import EnginehouseError, Internal, InvalidArgument
 from enginehouse.names import parse_engine
 from inference_service.config import ModelConfig
 from inference_service.engine_loader import RunnerLoader, load_checked
@@ -97,6 +97,8 @@ class Frontend:
             self.models, self._admitter, limits or SessionLimits(), settings.server.max_message_bytes
         )
         self._loaded = self._closing = False
+        self._kept: set[str] = set()
+        """Names served before the last restart: they stay on the list though they fail to load, until unloaded."""
         self._loading: asyncio.Task[None]
         self._following: asyncio.Task[None]
 
@@ -111,6 +113,7 @@ class Frontend:
         for spec in specs:
             await self.models.resolve(spec)
         kept = self._served.read() if self._served is not None else []
+        self._kept = {spec.name for spec in kept}
         models = ModelServicer(self.models, self._operations, self._settings.config)
         telemetry = TelemetryServicer(self.models, daemon.draining)
         daemon.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, self._inference)
@@ -124,20 +127,21 @@ class Frontend:
         self._following = asyncio.create_task(self._follow_models(daemon), name="follow models")
 
     async def _load_all(self, chosen: list[LoadSpec], again: list[LoadSpec]) -> None:
-        """A chosen model that cannot be loaded ends the daemon; one that was served before is only left out."""
+        """A chosen model that cannot be loaded ends the daemon; one that was served before is listed as FAILED."""
         try:
             for spec in chosen:
                 await self.models.load(spec)
-        except EnginehouseError as error:
-            self.error = error
-            log.error("a chosen model could not be loaded", reason=error.reason, message=error.message)
+        except Exception as error:
+            self.error = _typed(error)
+            log.error("a chosen model could not be loaded", reason=self.error.reason, message=self.error.message)
             signal.raise_signal(signal.SIGTERM)
             return
         for spec in again:
             try:
                 await self.models.load(spec)
-            except EnginehouseError as error:
-                log.error("a model served before could not be loaded", model=spec.name, message=error.message)
+            except Exception as error:
+                message = _typed(error).message
+                log.error("a model served before could not be loaded", model=spec.name, message=message)
         self._loaded = True
         self._changed.set()
 
@@ -155,7 +159,7 @@ class Frontend:
                 await daemon.health.set_not_serving()
             else:
                 await daemon.health.set_serving()
-            served = [_again(model) for model in self.models.list() if model.engine is not None]
+            served = [_again(model) for model in self.models.list() if model.engine or model.name in self._kept]
             if served != written and await self._keep(served):
                 written = served
 
@@ -183,6 +187,14 @@ class Frontend:
         await self._operations.close()
         await self.models.close()
         self._admitter.close()
+
+
+def _typed(error: Exception) -> EnginehouseError:
+    """The error to tell; one that is not ours goes to the log as it is."""
+    if isinstance(error, EnginehouseError):
+        return error
+    log.error("loading failed on an internal error", exc_info=error)
+    return Internal("Loading failed on an internal error; the log has the details.", reason="LOAD_FAILED")
 
 
 def _again(model: ServedModel) -> LoadSpec:

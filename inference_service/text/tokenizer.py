@@ -155,10 +155,8 @@ def _load(directory: Path) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(
             str(directory), use_fast=True, trust_remote_code=False, local_files_only=True
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise FailedPrecondition(
-            "The engine's tokenizer cannot be read; build the engine again.", reason="TOKENIZER_UNUSABLE"
-        ) from error
+    except Exception as error:  # the libraries raise whatever a damaged file leads them to
+        raise _unusable() from error
     if not tokenizer.is_fast:
         raise FailedPrecondition(
             "The engine's tokenizer has no fast form (tokenizer.json); convert it and build the engine again.",
@@ -167,11 +165,21 @@ def _load(directory: Path) -> Any:
     return tokenizer
 
 
+def _unusable() -> FailedPrecondition:
+    return FailedPrecondition(
+        "The engine's tokenizer cannot be read; build the engine again.", reason="TOKENIZER_UNUSABLE"
+    )
+
+
 def _refuse_code(directory: Path) -> None:
     """A tokenizer that names classes of its own would need its code run."""
     for name in _CONFIG_FILES:
         path = directory / name
-        if path.is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8")):
+        try:
+            asks = path.is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _unusable() from error
+        if asks:
             raise FailedPrecondition(
                 f"The tokenizer asks for remote code (`auto_map` in {name}), which is never run.",
                 reason="REMOTE_CODE",

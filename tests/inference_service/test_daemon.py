@@ -344,6 +344,25 @@ async def test_what_was_served_at_the_end_is_kept_however_slow_the_disk_is(
     assert [spec.name for spec in ServedSet(tmp_path / "state").read()] == ["kept"]
 
 
+async def test_a_model_that_fails_to_load_again_stays_on_the_list_until_it_is_unloaded(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    copied = Checkpoint(checkpoint.directory, tmp_path / "store")
+    shutil.copytree(checkpoint.store, copied.store)
+    weights = copied.store / "engines/tiny/versions/1/weights/rank0.safetensors"
+    away = tmp_path / "away"
+    async with keeping(copied, tmp_path / "state") as (frontend, _):
+        await frontend.models.load(LoadSpec(name="kept", engine="tiny", config=CONFIG))
+    weights.rename(away)
+    async with keeping(copied, tmp_path / "state") as (frontend, _):
+        assert [model.state.name for model in frontend.models.list()] == ["FAILED"]
+    away.rename(weights)
+    async with keeping(copied, tmp_path / "state") as (frontend, _):
+        assert [model.state.name for model in frontend.models.list()] == ["READY"]
+        await frontend.models.unload("kept")
+    assert ServedSet(tmp_path / "state").read() == []
+
+
 async def test_an_unreadable_list_of_served_models_stops_the_start(checkpoint: Checkpoint, tmp_path: Path) -> None:
     (tmp_path / "served.json").write_text("{")
     with pytest.raises(errors.FailedPrecondition, match=r"served\.json"):

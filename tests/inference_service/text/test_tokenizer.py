@@ -64,6 +64,15 @@ def test_an_empty_directory_is_a_failed_precondition(tmp_path: Path) -> None:
         Tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("damage", ["{", "[]", '{"tokenizer_class": 5}', '{"eos_token": false}', "[" * 100_000])
+def test_a_damaged_tokenizer_is_a_failed_precondition(tokenizer_dir: Path, name: str, damage: str) -> None:
+    (tokenizer_dir / name).write_text(damage)
+    with pytest.raises(FailedPrecondition) as caught:
+        Tokenizer(tokenizer_dir)
+    assert caught.value.reason == "TOKENIZER_UNUSABLE"
+
+
 def test_only_special_tokens_have_a_special_id(tokenizer: Tokenizer) -> None:
     assert tokenizer.special_token_id("</s>") == tokenizer.eos_token_id
     assert tokenizer.special_token_id("a") is None
