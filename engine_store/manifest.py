@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 
 SCHEMA = 1
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding damaged JSON raises; the last for deep nesting."""
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 TargetForm = Literal["torch", "tensorrt", "tensorrt-rtx"]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine_store.layout import MANIFEST, Layout
+from engine_store.manifest import UNREADABLE
 from engine_store.names import VersionRef, is_id, is_number
 from enginehouse.errors import ResourceExhausted
 
@@ -94,7 +95,7 @@ def create_time(layout: Layout, version: VersionRef) -> float:
     try:
         data = (layout.version(*version) / MANIFEST).read_bytes()
         return msgspec.json.decode(data, type=_Made).create_time.timestamp()
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, ValueError, OverflowError, *UNREADABLE):  # a time that no clock shows, too
         return 0.0
 
 

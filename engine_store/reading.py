@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine_store.layout import MANIFEST, Layout
-from engine_store.manifest import SCHEMA, File, Limits, Manifest, Source
+from engine_store.manifest import SCHEMA, UNREADABLE, File, Limits, Manifest, Source
 from engine_store.names import VersionRef, check_file_path, check_id, check_version
 from engine_store.records import numbers_in
 from enginehouse.errors import DataLoss, FailedPrecondition, NotFound
@@ -101,7 +101,7 @@ class Reader:
     def _read(self, version: VersionRef) -> Manifest:
         try:
             manifest = _decode(manifest_bytes(self._layout, version), version)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise _damaged(version, "cannot be read") from error
         if (manifest.name, manifest.version) != version:
             raise _damaged(version, "names another version")

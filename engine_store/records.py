@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from engine_store.disk import Disk
+from engine_store.manifest import UNREADABLE
 from engine_store.names import is_number
 from engine_store.owner import new_token
 from enginehouse.errors import DataLoss
@@ -45,7 +46,8 @@ class Records(Generic[R]):
 
     def append(self, number: int, value: R) -> bool:
         """Adds the record `number`, durably; False when another writer took that number."""
-        self._disk.make_dirs(self._path, f"{self._step}.folder")
+        for folder in (self._path, self._scratch):
+            self._disk.make_dirs(folder, f"{self._step}.folder")
         draft = self._scratch / new_token()
         try:
             self._disk.write(draft, msgspec.json.encode(value), f"{self._step}.draft")
@@ -59,7 +61,7 @@ class Records(Generic[R]):
     def _read(self, number: int) -> R:
         try:
             return msgspec.json.decode((self._path / str(number)).read_bytes(), type=self._kind)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise DataLoss(
                 f"Record {number} of {self._path.parent.name}/{self._path.name} in the engine store is damaged.",
                 reason="RECORD_DAMAGED",

@@ -14,6 +14,7 @@ from engine_store.deletion import Deleter
 from engine_store.disk import Disk
 from engine_store.layout import MANIFEST, Layout
 from engine_store.leases import clear_leases
+from engine_store.manifest import UNREADABLE
 from engine_store.names import VersionRef
 from engine_store.owner import owner_alive
 from engine_store.publish import KeyRecord, Publisher
@@ -108,5 +109,5 @@ def _sealed(entry: Path) -> _Sealed | None:
     """The staged manifest; None when the writer had not come so far (the file may be cut short by the crash)."""
     try:
         return msgspec.json.decode((entry / MANIFEST).read_bytes(), type=_Sealed)
-    except (FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):
+    except (FileNotFoundError, NotADirectoryError, *UNREADABLE):
         return None

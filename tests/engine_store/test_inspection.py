@@ -82,6 +82,29 @@ def test_latest_is_the_next_one_when_the_newest_is_deleted_meanwhile(
     assert [manifest.version for manifest in store.list_versions("tiny")] == [2, 1]
 
 
+@pytest.mark.parametrize(
+    "damage", [b"{", b'{"schema": 1, "x": ' + b"[" * 100_000, b'{"schema": 1, "name": "\xff"}', b"[]"]
+)
+def test_a_manifest_of_any_bytes_is_data_loss(store: EngineStore, damage: bytes) -> None:
+    publish(store, size=SMALL)
+    _write(store.root / "engines" / "tiny" / "versions" / "1" / "engine.json", damage)
+    with pytest.raises(DataLoss):
+        store.get("tiny", 1)
+    with pytest.raises(DataLoss):
+        store.inspect("tiny", 1)
+    store.collect()
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"version": 1, "x": ' + b"[" * 100_000, b'{"version": "\xff"}', b"[]"])
+def test_a_record_of_any_bytes_is_data_loss(store: EngineStore, damage: bytes) -> None:
+    publish(store, size=SMALL)
+    store.set_alias("tiny", "stable", 1)
+    for record in (store.root / "engines" / "tiny" / "aliases").glob("*/1"):
+        _write(record, damage)
+    with pytest.raises(DataLoss):
+        store.get_alias("tiny", "stable")
+
+
 def test_numbers_are_listed_without_reading_a_manifest(store: EngineStore) -> None:
     for _ in range(3):
         publish(store, size=SMALL, force=True)
