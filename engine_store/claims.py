@@ -29,7 +29,8 @@ class Claims:
 
     def take(self, engine: str) -> int:
         """A number for a new version, above all others; no other writer gets it, and it is durable."""
-        self._disk.make_dirs(self._layout.claims(engine), "publish.claim.folder")
+        for folder in (self._layout.claims(engine), self._layout.staging):
+            self._disk.make_dirs(folder, "publish.claim.folder")
         draft = self._layout.staging / new_token()
         try:
             self._disk.write(draft, draft.name.encode(), "publish.claim.draft")

@@ -28,7 +28,8 @@ class Tombstones:
         """Makes it, durably and with its time; False when it was there. The steps `.folder`, `.draft`, `.tombstone`
         and `.sync`."""
         path = self._layout.tombstone(*version)
-        self._disk.make_dirs(path.parent, f"{step}.folder")
+        for folder in (path.parent, self._layout.staging):
+            self._disk.make_dirs(folder, f"{step}.folder")
         draft = self._layout.staging / new_token()
         try:
             self._disk.write(draft, draft.name.encode(), f"{step}.draft", mode=UNCONFIRMED, time=time)
