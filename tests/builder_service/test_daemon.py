@@ -17,6 +17,7 @@ from builder_service.process import ChildSettings
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc, engine_pb2
 from enginehouse.errors import FailedPrecondition, InvalidArgument
+from service_kit.server import ServerSettings
 from tests.builder_service.serving import SCRIPTED, refused, running, settings
 
 DAEMON = """
@@ -71,6 +72,25 @@ async def test_a_real_checkpoint_becomes_a_verified_engine(
         assert version.verify_report.passed
         assert version.targets[0].verification == engine_pb2.TARGET_VERIFICATION_EXECUTED
         assert remote.store.inspect("real", 1) == []
+
+
+async def test_a_daemon_whose_port_is_taken_costs_its_builds_no_attempt(tmp_path: Path) -> None:
+    async with running(settings(tmp_path)) as remote:
+        operation = await remote.builder.BuildEngine(remote.request("once"))
+        while not (tmp_path / "state" / "cache" / "begun").exists():
+            await asyncio.sleep(0.02)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = settings(tmp_path, server=ServerSettings(port=taken.getsockname()[1], grace_seconds=5))
+        for _ in range(4):
+            with pytest.raises(FailedPrecondition, match="cannot be used"):
+                async with running(busy):
+                    pass
+    async with running(settings(tmp_path)) as remote:
+        metadata = pb.BuildMetadata()
+        assert (await remote.done(operation)).metadata.Unpack(metadata)
+        assert (metadata.stage, metadata.attempt) == (pb.BUILD_STAGE_SUCCEEDED, 2)
 
 
 async def test_an_open_watch_ends_with_advice_when_the_daemon_ends(tmp_path: Path) -> None:
