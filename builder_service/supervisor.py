@@ -285,14 +285,22 @@ class Supervisor:
 
     async def _published(self, spec: BuildJob, key: str, token: str) -> Version | None:
         """What a child that is gone had published. Where the store cannot tell, nothing: the next build finds it."""
-        if not key or not token:
-            return None
         try:
-            number = await asyncio.to_thread(self._store.published_by, spec.engine_id, key, token)
+            number = await asyncio.to_thread(self._published_number, spec, key, token)
         except EnginehouseError:
             log.exception("the store cannot tell what a build published", engine=spec.engine_id)
             return None
         return None if number is None else Version(number)
+
+    def _published_number(self, spec: BuildJob, key: str, token: str) -> int | None:
+        """A daemon may die before it notes the key that its child told. The next build finds the version by its key
+        then; a forced one would not, so that all keys of the engine are looked through for it."""
+        keys = [key] if key else []
+        if spec.force and not key:
+            numbers = self._store.version_numbers(spec.engine_id)
+            keys = list({self._store.get(spec.engine_id, number).build_key for number in numbers})
+        found = (self._store.published_by(spec.engine_id, each, token) for each in keys if token)
+        return next((number for number in found if number is not None), None)
 
     async def _clear_staging(self, wait: bool) -> None:
         """Removes what a killed child left, or completes what it had decided on; goes on by itself in a slow store.
