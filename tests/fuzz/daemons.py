@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import gguf
 import grpc
 import msgspec
 import psutil
@@ -26,13 +25,15 @@ from builder_service.job import BuildConfig, BuildJob, SourceSpec
 from builder_service.pipeline import run_build
 from engine_store import EngineStore
 from enginehouse.errors import EnginehouseError
-from tests.builder_service.conftest import add_tensor, gguf_name, make_tokenizer, permute_rows, random_model
+from tests.builder_service.conftest import make_tokenizer, random_model
+
+from .gguf_file import write_gguf
 
 ROOT = Path(__file__).parents[2]
 CANARY = "canary-c0ffee"
 """An engine and a model that no message names, so that its answers never change."""
 PREY = "prey"
-START_SECONDS = 90.0
+START_SECONDS, END_SECONDS = 90.0, 60.0
 
 
 class Home(NamedTuple):
@@ -88,39 +89,6 @@ def restock(store: EngineStore) -> None:
             staging.publish(msgspec.structs.replace(manifest, name=PREY, version=0, files=()), force=True)
     with contextlib.suppress(EnginehouseError):
         store.set_alias(PREY, "stable", store.version_numbers(PREY)[0])
-
-
-def write_gguf(model: object, path: Path) -> None:
-    """The model as llama.cpp's converter writes it, float32."""
-    config, tokens = model.config, [f"t{number}" for number in range(model.config.vocab_size)]
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3, 3, 3] + [1] * (len(tokens) - 3))
-    writer.add_token_merges([])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_chat_template("{{ messages[0]['content'] }}")
-    heads = {".q_proj.": config.num_attention_heads, ".k_proj.": config.num_key_value_heads}
-    for name, tensor in model.state_dict().items():
-        array = tensor.float().numpy()
-        for part in heads:
-            array = permute_rows(array, heads[part]) if part in name else array
-        add_tensor(writer, gguf_name(name), array, gguf.GGMLQuantizationType.F32)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 class Usage(NamedTuple):
@@ -198,8 +166,8 @@ def _running(name: str, arguments: list[str], log: Path) -> Iterator[Process]:
     finally:
         child.terminate()
         try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
+            child.wait(END_SECONDS)
+        finally:
             child.kill()
             child.wait()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import shutil
+from pathlib import Path
 
 import grpc
 from google.longrunning import operations_pb2, operations_pb2_grpc
@@ -12,16 +15,37 @@ from google.protobuf.duration_pb2 import Duration
 from enginehouse._gen.enginehouse.inference.v1 import model_pb2, model_pb2_grpc
 
 from .daemons import CANARY, PREY, Home, restock
+from .damage import damaged_gguf, damaged_json, damaged_safetensors
 
 SECONDS = 60.0
+DAMAGES = (
+    ("config.json", damaged_json),
+    ("model.safetensors", damaged_safetensors),
+    ("tokenizer.json", damaged_json),
+    ("tokenizer_config.json", damaged_json),
+)
 
 
-async def keep(home: Home, channels: dict[str, grpc.aio.Channel]) -> None:
+async def keep(home: Home, channels: dict[str, grpc.aio.Channel], dice: random.Random) -> None:
     """Until cancelled."""
     while True:
+        await asyncio.to_thread(damage_checkpoints, home, dice)
         await asyncio.sleep(3)
         await asyncio.to_thread(restock, home.store)
         await _models(channels["inference"])
+
+
+def damage_checkpoints(home: Home, dice: random.Random) -> None:
+    """Puts other damage into the two checkpoints that are there to be damaged; a build may be reading them."""
+    shutil.copytree(home.checkpoint, home.models / "damaged", dirs_exist_ok=True)
+    name, damage = dice.choice(DAMAGES)
+    _replace(home.models / "damaged" / name, damage(dice, (home.checkpoint / name).read_bytes()))
+    _replace(home.models / "damaged.gguf", damaged_gguf(dice, home.gguf.read_bytes()))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.with_suffix(".new").write_bytes(data)
+    path.with_suffix(".new").replace(path)
 
 
 async def tidy(home: Home, channels: dict[str, grpc.aio.Channel]) -> None:

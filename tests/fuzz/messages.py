@@ -117,7 +117,7 @@ class MessageMaker:
     def plausible(self, kind: Descriptor) -> Message:
         """Fields as a caller might set them; nothing says that a server must like the combination."""
         message = GetMessageClass(kind)()
-        self._lean = self._dice.random() < 0.7
+        self._lean = self._dice.random() < 0.85
         self._fill(message, 0)
         return message
 
@@ -153,7 +153,7 @@ class MessageMaker:
         if self._lean and self._words.refused(field):
             return 0.002
         if self._words.reach(field):
-            return 0.7
+            return 0.75
         return 0.02 if self._lean else min(0.5, 2.0 / siblings)
 
     def _set(self, message: Any, field: FieldDescriptor, depth: int) -> None:

@@ -105,7 +105,7 @@ class Fuzzer:
             helpers = [
                 asyncio.create_task(self._ask_canary(channels, expected)),
                 asyncio.create_task(self._measure()),
-                asyncio.create_task(keeper.keep(self._home, channels)),
+                asyncio.create_task(keeper.keep(self._home, channels, random.Random(f"{self._seed}/damage"))),
             ]
             workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
             with contextlib.suppress(TimeoutError):
