@@ -19,6 +19,9 @@ from engine_store.manifest import UNREADABLE
 from engine_store.names import VersionRef, is_id, is_number
 from enginehouse.errors import ResourceExhausted
 
+Parts = tuple[str, ...]
+"""A directory, as names from the store's root on."""
+
 
 class Usage(NamedTuple):
     """The bytes of all files in the store, each inode once, and its quota in bytes (0: none)."""
@@ -39,8 +42,8 @@ class Inventory:
         self._holders: dict[int, set[VersionRef | None]] = {}
         self._files: dict[VersionRef, set[int]] = {}
         self._blobs: set[int] = set()
-        for folder, entry in _files(str(layout.root)):
-            self._add(os.path.relpath(folder, layout.root).split("/"), entry)
+        for folder, entry in _files(str(layout.root), ()):
+            self._add(folder, entry)
         self.used_bytes = sum(self._sizes.values())
         """The bytes of all files when the store was read."""
         self.held_bytes = sum(size for inode, size in self._sizes.items() if self._holders[inode])
@@ -63,14 +66,14 @@ class Inventory:
             if not self._holders[inode]:
                 self.held_bytes -= self._sizes[inode]
 
-    def _add(self, folder: list[str], entry: os.DirEntry[str]) -> None:
+    def _add(self, folder: Parts, entry: os.DirEntry[str]) -> None:
         try:
             stat = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
             return
         self._sizes[stat.st_ino] = stat.st_size
         holders = self._holders.setdefault(stat.st_ino, set())
-        if folder[0] == "blobs":
+        if folder[:1] == ("blobs",):
             self._blobs.add(stat.st_ino)
             return
         holder = _version_of(folder)
@@ -113,21 +116,21 @@ class _Made(msgspec.Struct):
     create_time: datetime
 
 
-def _files(folder: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Everything below `folder` but directories, with the directory that it lies in."""
+def _files(folder: str, parts: Parts) -> Iterator[tuple[Parts, os.DirEntry[str]]]:
+    """Everything below `folder` but directories, with the directory that it lies in; `parts` names `folder`."""
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
         return
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            yield from _files(entry.path)
+            yield from _files(entry.path, (*parts, entry.name))
         else:
-            yield folder, entry
+            yield parts, entry
 
 
-def _version_of(folder: list[str]) -> VersionRef | None:
-    """The version that a directory, given as parts below the store's root, belongs to."""
+def _version_of(folder: Parts) -> VersionRef | None:
+    """The version that a directory belongs to."""
     match folder:
         case ["engines", engine, "versions", number, *_] if is_id(engine) and is_number(number):
             return VersionRef(engine, int(number))
