@@ -70,10 +70,14 @@ class Child:
         )
         child = cls(process, settings, on_memory)
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once; its exit tells
-            process.stdin.write(msgspec.json.encode(job) + b"\n")
-            await process.stdin.drain()
-            process.stdin.close()
+        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it died at once; its exit tells
+                process.stdin.write(msgspec.json.encode(job) + b"\n")
+                await process.stdin.drain()
+                process.stdin.close()
+        except asyncio.CancelledError:  # nobody else knows of it yet
+            await child.kill(patience=0.0)
+            raise
         return child
 
     async def events(self) -> AsyncGenerator[ChildEvent, None]:

@@ -24,6 +24,8 @@ _SILENCE_SECONDS = 0.75
 _TICK_SECONDS = 0.2
 """Looked at every tick: when so long nothing was told, progress is made up, so that some comes once a second."""
 _MEMORY_SECONDS = 1.0
+_DRAIN_SECONDS = 0.5
+"""A process that the child started and that left its group may hold its pipe open."""
 _MOST_TOLD = 0.95
 """The share of a stage that its child may claim: it may count several things one after the other."""
 
@@ -99,15 +101,22 @@ class RunningBuild:
             log.error("the builder could not go on", operation=self.job.operation, exc_info=error)
             self.error = error
 
-    def interrupt(self) -> None:
+    async def interrupt(self) -> None:
         """Ends the child as the daemon ends. Of no effect on a build whose child is gone."""
-        self.interrupted = self._work.cancel()
+        self.interrupted = not self._work.done()
+        await self._end_child()
 
     async def cancel(self) -> None:
         """Ends the child, within about a second; `finish` returns then."""
         self.cancelled = True
+        await self._end_child()
+
+    async def _end_child(self) -> None:
+        """What the child had said before is still read: maybe that it publishes."""
         if self._child is not None:
             await self._child.kill()
+            await asyncio.wait({self._work}, timeout=_DRAIN_SECONDS)
+            self._work.cancel()
 
     async def _run(self) -> None:
         try:
@@ -115,7 +124,8 @@ class RunningBuild:
             self.token = self._child.token
             self._on_start(self.token)
             async with self._ticking():
-                await (self._child.kill() if self.cancelled else self._listen(self._child))
+                unwanted = self.cancelled or self.interrupted
+                await (self._child.kill() if unwanted else self._listen(self._child))
         finally:
             if self._child is not None:
                 await self._child.kill()

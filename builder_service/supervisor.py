@@ -106,8 +106,7 @@ class Supervisor:
         if self._scheduler is not None:
             self._scheduler.cancel()
             await asyncio.gather(self._scheduler, return_exceptions=True)
-        for run in self._runs.values():
-            run.interrupt()
+        await asyncio.gather(*(run.interrupt() for run in self._runs.values()))
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
             for task in late:
