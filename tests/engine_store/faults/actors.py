@@ -89,12 +89,14 @@ class Writer:
         self.store = EngineStore(root, failpoint=failpoint or self._failpoint, clock=fast_clock)
         self._path, self._journal, self._name, self._shared = journal, Journal(journal), name, shared_key
         self._random, self._count = random.Random(seed), 0
+        self._pair = f"{shared_key}-pair{seed % 10 // 2}"  # a key for two writers, so that the trap is likely met
 
     def run(self, traps: Sequence[Trap], operations: int = 3) -> None:
         """Random operations, then the traps, each after what makes it likely to be met."""
         for op in self._random.choices(list(OPERATIONS), [weight for _, weight in OPERATIONS.values()], k=operations):
             self.attempt(op)
-        for trap in traps:
+        for number, trap in enumerate(traps):
+            self._shared = f"{self._pair}-{number}"
             self.prepare(trap.op)
             met = self._trapped(trap)
             self._journal.note(Event(phase="trap", attempt=self._name, reason="met" if met else ""))

@@ -74,8 +74,9 @@ def soak(scratch: str, rounds: int, seed: int) -> dict[str, Any]:
         except BaseException as error:
             error.add_note(f"in round {turn} of seed {seed}")
             raise
-    left = [str(trap) for trap in run.traps]
-    return {**run.total, "traps_left": len(left), "kills_at": dict(sorted(run.kills.items())), "left": left[:20]}
+    never = sorted({trap.label for trap in run.traps if trap.label and trap.kills} - run.kills.keys())
+    left = {"traps_left": len(run.traps), "labels_never_killed": never}
+    return {**run.total, **left, "kills_at": dict(sorted(run.kills.items()))}
 
 
 def _round(run: Soak, folder: Path, turn: int) -> None:
