@@ -25,7 +25,7 @@ def no_failpoint(label: str) -> None:
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Turns an OSError of a write into a typed error; the cause stays chained for the log."""
+    """Turns an OSError of the store's disk into a typed error; the cause stays chained for the log."""
     try:
         yield
     except EnginehouseError:  # some are OSErrors, too
@@ -51,8 +51,7 @@ def _typed(error: OSError) -> EnginehouseError:
             reason="STORE_UNAVAILABLE",
         )
     return Internal(
-        f"Writing to the engine store failed ({name}); repair its disk and repeat the call. "
-        "The server's log has the details.",
+        f"The engine store's disk failed ({name}); repair it and repeat the call. The server's log has the details.",
         reason="STORE_IO",
         metadata={"errno": name},
     )

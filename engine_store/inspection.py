@@ -38,7 +38,10 @@ class Inspector:
         no record names this version under the key that the manifest states."""
         record = self._publisher.record_of(manifest)
         expected = record.manifest if record else ""
-        found = digest_bytes(manifest_bytes(self._layout, VersionRef(manifest.name, manifest.version)))
+        try:
+            found = digest_bytes(manifest_bytes(self._layout, VersionRef(manifest.name, manifest.version)))
+        except FileNotFoundError:
+            return Problem(MANIFEST, "missing", expected)
         return None if found == expected else Problem(MANIFEST, "digest", expected, found)
 
     def inspect(self, manifest: Manifest, progress: Progress | None) -> list[Problem]:
@@ -57,10 +60,9 @@ class Inspector:
     def _file(self, manifest: Manifest, file: File, advance: Callable[[int], None]) -> Problem | None:
         check_file_path(file.path)
         try:
-            path = self._reader.file_path(manifest, file)
-        except DataLoss:
+            found = digest_file(self._reader.file_path(manifest, file), progress=advance)
+        except (DataLoss, FileNotFoundError):
             return Problem(file.path, "missing", file.digest)
-        found = digest_file(path, progress=advance)
         if found.size_bytes != file.size_bytes:
             return Problem(file.path, "size", str(file.size_bytes), str(found.size_bytes))
         return None if found.digest == file.digest else Problem(file.path, "digest", file.digest, found.digest)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from engine_store.disk import store_errors
 from engine_store.layout import MANIFEST, Layout
 from engine_store.manifest import SCHEMA, UNREADABLE, File, Limits, Manifest, Source
 from engine_store.names import VersionRef, check_file_path, check_id, check_version
@@ -54,16 +55,13 @@ class Reader:
         """The manifest of a version that is not deleted."""
         check_id(engine, "engine_id")
         check_version(version)
-        try:
-            if self._layout.tombstone(engine, version).exists():
-                raise FileNotFoundError
-            return self._read(VersionRef(engine, version))
-        except FileNotFoundError:
-            raise NotFound(
-                f"Engine `{engine}` has no version {version}; list its versions to see what there is.",
-                reason="ENGINE_VERSION_NOT_FOUND",
-                metadata={"engine": engine, "version": version},
-            ) from None
+        with store_errors():
+            try:
+                if self._layout.tombstone(engine, version).exists():
+                    raise FileNotFoundError
+                return self._read(VersionRef(engine, version))
+            except FileNotFoundError:
+                raise _no_version(engine, version) from None
 
     def latest(self, engine: str) -> Manifest:
         """The manifest of the newest version; NotFound for an engine without one."""
@@ -122,6 +120,14 @@ def no_engine(engine: str) -> NotFound:
         f"There is no engine `{engine}`; list engines to see what there is, or build it.",
         reason="ENGINE_NOT_FOUND",
         metadata={"engine": engine},
+    )
+
+
+def _no_version(engine: str, version: int) -> NotFound:
+    return NotFound(
+        f"Engine `{engine}` has no version {version}; list its versions to see what there is.",
+        reason="ENGINE_VERSION_NOT_FOUND",
+        metadata={"engine": engine, "version": version},
     )
 
 

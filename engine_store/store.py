@@ -211,12 +211,13 @@ class EngineStore:
         Args:
             progress: called at each 64 MiB; what it raises ends the reading.
         """
-        return self._inspector.inspect(self.get(engine, version), progress)
+        with store_errors():
+            return self._inspector.inspect(self.get(engine, version), progress)
 
     def verify(self, engine: str, version: int, progress: Progress | None = None) -> Verified:
         """Reads every file again. DataLoss names the first that is not as it was published."""
         manifest = self.get(engine, version)
-        for problem in self._inspector.inspect(manifest, progress):
+        for problem in self.inspect(engine, version, progress):
             raise DataLoss(
                 f"`{problem.path}` of `{engine}` version {version} is damaged ({problem.problem}); "
                 "delete the version and build it again.",

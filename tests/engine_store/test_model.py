@@ -13,14 +13,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine_store import EngineStore
-from enginehouse.errors import Aborted, FailedPrecondition, NotFound
+from engine_store import EngineStore, Lease
+from engine_store.leases import LEASE_SECONDS
+from enginehouse.errors import Aborted, FailedPrecondition, NotFound, ResourceExhausted
 from tests.engine_store.writing import publish
 
 SMALL = 1 << 12
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 ALIASES = st.sampled_from(["prod", "canary"])
 NUMBERS = st.integers(1, 6)
+QUOTA = 5 * SMALL
 
 
 class StoreHistory(RuleBasedStateMachine):
@@ -30,11 +32,14 @@ class StoreHistory(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="store-model-"))
         self.now = 1000.0
-        self.store = EngineStore(self.root, clock=lambda: self.now)
+        self.store = EngineStore(self.root, clock=lambda: self.now, quota_bytes=QUOTA)
         self.keys: dict[int, str] = {}
         self.claimed = 0
         self.aliases: dict[str, int] = {}
         self.etags: dict[str, str] = {}
+        self.leases: dict[int, Lease] = {}
+        self.renewed: dict[int, float] = {}
+        self.used: dict[int, float] = {}
 
     def teardown(self) -> None:
         shutil.rmtree(self.root)
@@ -86,11 +91,46 @@ class StoreHistory(RuleBasedStateMachine):
         else:
             del self.aliases[alias], self.etags[alias]
 
-    @rule(seconds=st.sampled_from([1.0, 119.0, 500.0]))
+    @rule(version=NUMBERS)
+    def lease(self, version: int) -> None:
+        try:
+            self.leases[version] = self.store.lease("tiny", version)
+        except NotFound:
+            assert version not in self.keys
+        else:
+            self.renewed[version] = self.used[version] = self.now
+
+    @rule(version=NUMBERS, release=st.booleans())
+    def renew_or_release(self, version: int, release: bool) -> None:
+        if version in self.leases:
+            self.leases[version].release() if release else self.leases[version].renew()
+            lost = self.renewed[version] + LEASE_SECONDS <= self.now  # its files may have gone since it expired
+            self.used[version] = self.now
+            if not lost:
+                self.renewed[version] = self.now
+            if release or lost:
+                self.leases.pop(version).release()
+                del self.renewed[version]
+
+    @rule(needed=st.integers(0, QUOTA))
+    def make_room(self, needed: int) -> None:
+        try:
+            evicted = {manifest.version for manifest in self.store.make_room(needed)}
+        except ResourceExhausted:
+            evicted = set()
+        self._evicted(evicted)
+
+    @rule(seconds=st.sampled_from([1.0, 59.0, 119.0, 500.0]))
     def clear_up(self, seconds: float) -> None:
         self.now += seconds
-        self.store.collect()
+        self._evicted({version for _, version in self.store.collect().evicted})
         assert self.store.recover() == (0, 0, 0)
+
+    def _evicted(self, versions: set[int]) -> None:
+        held = {version for version, when in self.renewed.items() if when + LEASE_SECONDS > self.now}
+        assert versions <= self.keys.keys() - held - set(self.aliases.values())
+        for version in versions:
+            del self.keys[version]
 
     @invariant()
     def the_store_says_what_the_model_says(self) -> None:
@@ -102,10 +142,14 @@ class StoreHistory(RuleBasedStateMachine):
             assert (found.version if found else None) == newest
         for number in self.keys:
             self.store.verify("tiny", number)
+            assert self.store.last_use("tiny", number) == self.used.get(number)
+        for version, when in self.renewed.items():
+            if when + LEASE_SECONDS > self.now:
+                assert (self.root / "engines" / "tiny" / "versions" / str(version) / "graph.json").exists()
 
 
 TestStoreHistory = StoreHistory.TestCase
-TestStoreHistory.settings = settings(max_examples=12, stateful_step_count=15, deadline=None)
+TestStoreHistory.settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
 
 
 def test_an_alias_never_ends_up_on_a_deleted_version(tmp_path: Path) -> None:
