@@ -50,9 +50,9 @@ def sweep(campaign: Campaign, points: list[str], hows: list[How]) -> str:
 
 
 def test_a_cancelled_build_ends_in_two_seconds_and_leaves_nothing(tmp_path: Path) -> None:
-    points = ["job", "stage:converting", "stage:publishing", "store:publish.rename"]
+    points = ["stage:converting", "stage:publishing", "store:publish.rename"]
     with Builder(tmp_path).running() as builder:
-        print("\n" + sweep(Campaign(builder), points, ["asleep", "deaf", "stopped"]))
+        print("\n" + sweep(Campaign(builder), points, ["asleep", "deaf"]))
 
 
 @pytest.mark.long
@@ -95,17 +95,16 @@ def test_a_stopped_child_holds_its_build_up_and_no_more(tmp_path: Path) -> None:
     """It goes on with SIGCONT; a builder that ends does not wait for it, and the next one builds again."""
     with Builder(tmp_path).running() as builder:
         campaign = Campaign(builder)
-        for act in ("continue", "end", "kill"):
+        for act in ("continue", "end"):
             builder.halts.arm("stage:capturing", "stopped")
             follower = campaign.submit(act)
             halted = builder.halts.halted()
             if act == "continue":
                 os.kill(halted, signal.SIGCONT)
             else:
-                builder.kill(signal.SIGTERM if act == "end" else signal.SIGKILL)
+                assert builder.kill(signal.SIGTERM) == 0
                 builder.start()
             assert not campaign.wait(follower.name).HasField("error")
-            assert follower.done().events[-1].sequence == len(follower.events)
         campaign.check()
 
 

@@ -92,16 +92,12 @@ def builder(tmp_path: Path) -> Iterator[Builder]:
 
 
 SHORT = [
-    ("child", "start"),
     ("child", "stage:converting"),
     ("child", "store:publish.rename"),
     ("daemon", "key"),
-    ("daemon", "store:publish.rename"),
-    ("both", "stage:verifying"),
     ("both", "store:publish.rename"),
-    ("sigterm", "stage:publishing"),
+    ("sigterm", "stage:verifying"),
     ("daemon", "jobs:record:Finished-succeeded:before"),
-    ("daemon", "jobs:record:Finished-succeeded:after"),
 ]
 
 
