@@ -16,6 +16,7 @@ from typing import NamedTuple
 from builder_service.capture import capture
 from builder_service.convert import check_parameters, convert, plan_layout
 from builder_service.job import BuildJob, ChildEvent, KeyEvent, LogEvent, ProgressEvent, ResultEvent, Stage, StageEvent
+from builder_service.machine import PeakMemory, cpu_name
 from builder_service.models import DecoderSpec, WeightParts, read_spec, weight_parts
 from builder_service.plan import Plan, build_key, cache_groups, check_targets, make_plan, special_ids
 from builder_service.sources import Checkpoint, open_checkpoint, open_dummy
@@ -29,6 +30,8 @@ from enginehouse.errors import Internal, NotFound, ResourceExhausted
 Report = Callable[[ChildEvent], None]
 Progress = Callable[[int, int], None]
 
+LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers", "gguf", "huggingface-hub", "numpy")
+"""Those that read a checkpoint or compute with it, for the record."""
 WEIGHTS = "weights/rank0.safetensors"
 GRAPH = "graph.json"
 
@@ -129,24 +132,27 @@ def _build(job: BuildJob, opened: Opened, store: EngineStore, report: Report) ->
         report(StageEvent(Stage.PUBLISHING))
         found = store.find(job.engine_id, opened.key)
         force = job.force or (found is not None and _satisfying(job, found) is None)
-        published = staging.publish(_manifest(job, opened, built, staging.path), force=force)
+        advance = _advance(staging.path, _progress(report, "bytes"))
+        published = staging.publish(_manifest(job, opened, built, staging.path), force=force, progress=advance)
     return ResultEvent(job.engine_id, published.manifest.version, published.reused)
 
 
 def _stage_files(job: BuildJob, opened: Opened, directory: Path, report: Report) -> Built:
     """Everything between FETCHING and PUBLISHING."""
     facts: dict[str, str] = {}
-    with _Timed(facts, Stage.CONVERTING, report):
+    peak = PeakMemory()
+    with peak, _Timed(facts, Stage.CONVERTING, report):
         _convert(job, opened, directory, _progress(report, "bytes"))
     if not (directory / "tokenizer" / "tokenizer.json").is_file():
         report(LogEvent("warning", "the checkpoint has no tokenizer: its engine takes token ids, no text"))
-    with _Timed(facts, Stage.CAPTURING, report):
+    with peak, _Timed(facts, Stage.CAPTURING, report):
         graph = capture(opened.spec, opened.plan.dtype, opened.plan.block_size)
         (directory / GRAPH).write_bytes(encode(graph))
     with _Timed(facts, Stage.COMPILING, report):
         _check_staged(directory, opened)
-    with _Timed(facts, Stage.VERIFYING, report):
+    with peak, _Timed(facts, Stage.VERIFYING, report):
         verified = _verify(job, opened, graph, directory, report)
+    facts["peak_memory_bytes"] = str(peak.bytes)
     return Built(graph, verified, facts)
 
 
@@ -264,13 +270,27 @@ def _libraries(*names: str) -> dict[str, str]:
     return found
 
 
+def _advance(directory: Path, progress: Progress) -> Callable[[int], None]:
+    """Counts the bytes of the directory's files."""
+    total, done = sum(file.stat().st_size for file in directory.rglob("*") if file.is_file()), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    return advance
+
+
 def _machine() -> dict[str, str]:
-    libraries = _libraries("enginehouse", "torch", "transformers", "safetensors", "gguf")
+    """What the bytes and the times of a build depend on; nothing that names the machine."""
     return {
         "python": platform.python_version(),
+        "os": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
+        "cpu": cpu_name(),
         "cpus": str(os.cpu_count()),
-        **libraries,
+        **_libraries("enginehouse", *LIBRARIES),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,13 @@ def copy_tokenizer(source: Path, destination: Path) -> None:
     Raises:
         FailedPrecondition: tokenizer.json is damaged, or the older form cannot be converted.
     """
+    from builder_service.sources.base import reading  # loads torch, which who only needs the names does without
+
     for name in COPIED:
         if (source / name).is_file():
-            shutil.copyfile(source / name, destination / name)
+            with reading(name):
+                content = (source / name).read_bytes()
+            (destination / name).write_bytes(content)
     if not (source / "tokenizer.json").is_file() and any((source / name).is_file() for name in SLOW):
         _convert(source, destination)
     if has_tokenizer(destination):
@@ -49,11 +52,16 @@ def _check(path: Path) -> None:
 
     try:
         Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        pointer = path.read_bytes()[:8] == b"version "
-        what = "is a Git LFS pointer; run `git lfs pull`" if pointer else "cannot be read; download it again"
-        message = f"The checkpoint's tokenizer.json {what}."
+    except BaseException as error:  # the library raises plain Exception, and panics with a BaseException
+        if not is_library_error(error):
+            raise
+        message = "The checkpoint's tokenizer.json cannot be read; download it again."
         raise FailedPrecondition(message, reason="TOKENIZER_UNREADABLE", metadata={"file": path.name}) from error
+
+
+def is_library_error(error: BaseException) -> bool:
+    """Whether a library written in Rust failed; anything else passes through (a signal, the interpreter's end)."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def _convert(source: Path, destination: Path) -> None:
@@ -62,7 +70,9 @@ def _convert(source: Path, destination: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(source), local_files_only=True, trust_remote_code=False)
         tokenizer.save_pretrained(str(destination))
-    except Exception as error:
+    except BaseException as error:
+        if not is_library_error(error):
+            raise
         message = (
             "The checkpoint has no tokenizer.json and its older tokenizer files cannot be converted; save the "
             "tokenizer with transformers' save_pretrained and build again."

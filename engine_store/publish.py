@@ -23,7 +23,7 @@ import msgspec
 
 from engine_store.blobs import Blobs
 from engine_store.claims import Claims
-from engine_store.digests import digest_bytes, digest_file
+from engine_store.digests import Progress, digest_bytes, digest_file
 from engine_store.disk import Disk
 from engine_store.layout import MANIFEST, Layout
 from engine_store.manifest import File, Manifest
@@ -63,7 +63,7 @@ class Publisher:
         self._layout, self._disk, self._blobs = layout, disk, Blobs(layout, disk)
         self.claims = Claims(layout, disk)
 
-    def prepare(self, tree: Path) -> tuple[File, ...]:
+    def prepare(self, tree: Path, progress: Progress) -> tuple[File, ...]:
         """Step 1. Makes the files durable and immutable; those files, sorted by path."""
         files = []
         for path in sorted(_walk(tree)):
@@ -72,7 +72,7 @@ class Publisher:
                 raise Internal("The build wrote a file with an unusable name.", reason="STAGED_FILE_NAME")
             self._disk.chmod(path, 0o444, "publish.file.chmod")
             self._disk.sync_file(path, "publish.file.sync")
-            found = digest_file(path)
+            found = digest_file(path, progress=progress)
             self._blobs.share(path, found)
             files.append(File(path=relative, size_bytes=found.size_bytes, digest=found.digest))
         return tuple(files)

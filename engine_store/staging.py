@@ -9,6 +9,7 @@ from typing import Self
 
 import msgspec
 
+from engine_store.digests import Progress
 from engine_store.disk import Disk, store_errors
 from engine_store.layout import MANIFEST
 from engine_store.manifest import Manifest
@@ -31,12 +32,13 @@ class Staging:
         self._numbered: Manifest | None = None
         """The manifest with the number that we claimed for it."""
 
-    def publish(self, manifest: Manifest, *, force: bool = False) -> Published:
+    def publish(self, manifest: Manifest, *, force: bool = False, progress: Progress = lambda count: None) -> Published:
         """Publishes what lies under `path`, durably.
 
         Args:
             manifest: the record of the version; `version` and `files` are filled in here.
             force: publish even when a version with this build key exists.
+            progress: called with the bytes of each piece of a file that was hashed.
 
         Returns:
             The manifest now in the store. When a version with the same name and build key was there (or another
@@ -52,7 +54,7 @@ class Staging:
         with store_errors():
             if not force and (found := self._publisher.carrier(manifest.name, manifest.build_key)):
                 return Published(self._read(manifest.name, found.version), reused=True)
-            files = self._publisher.prepare(self.path)
+            files = self._publisher.prepare(self.path, progress)
             number = self._publisher.claims.take(manifest.name)
             self._numbered = msgspec.structs.replace(manifest, version=number, files=files)
             sealed = self._publisher.seal(self.path, self._numbered)

@@ -41,6 +41,7 @@ LAYER_NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+MAX_FLOAT = float(np.finfo(np.float32).max)
 _LAYER = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
 
 READ_KEYS = frozenset(
@@ -172,13 +173,13 @@ class _Section:
         value = self.values.get(key, default)
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
-        if not isinstance(value, int) or value < 0:
+        if type(value) is not int or not 0 <= value < 1 << 63:
             raise self._bad(key, value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.values.get(key, default)
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= MAX_FLOAT:  # nor NaN
             raise self._bad(key, value)
         return float(value)
 
@@ -189,8 +190,9 @@ class _Section:
 
     def _bad(self, key: str, value: object) -> EnginehouseError:
         name = f"{self.prefix}{key}"
-        message = f"The GGUF file's metadata key {name} is {value!r}; the builder needs one number."
-        return broken("UNSUPPORTED_METADATA", message, key=name, value=value)
+        shown = "a list" if isinstance(value, list) else repr(value)[:80]
+        message = f"The GGUF file's metadata key {name} is {shown}; the builder needs one number."
+        return broken("UNSUPPORTED_METADATA", message, key=name, value=shown)
 
 
 def _unsupported(key: str, value: object) -> Unimplemented:
@@ -230,6 +232,8 @@ def _rope(section: _Section, head_dim: int, context: int, factors: npt.NDArray[n
 def _llama3_rope(theta: float, head_dim: int, factors: npt.NDArray[np.float32]) -> dict[str, Any]:
     """Llama 3's rope from the divisors that its GGUF carries. The file states only the divisors; Llama 3.1 to 3.3
     share all parameters but the factor, and anything that these do not reproduce is refused."""
+    if not np.isfinite(factors).all() or not (factors > 0).all():
+        raise _unsupported(ROPE_FREQS, "not all above 0")
     factor = float(np.round(factors.max(), 4))
     rope = {
         "rope_type": "llama3",

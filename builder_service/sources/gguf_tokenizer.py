@@ -19,6 +19,9 @@ from enginehouse.errors import Unimplemented
 
 CONTROL, USER_DEFINED = 3, 4
 """Values of tokenizer.ggml.token_type for tokens that are matched whole in text."""
+MAX_PIECE, MAX_MERGES = 512, 1 << 22
+"""Characters of a sentencepiece token that is joined from others, and ways to join them: so that a hostile file costs
+seconds and not hours. The longest piece known has some tens of characters."""
 
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -195,9 +198,12 @@ def _derive_merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
         raise _damaged(f"{len(vocabulary.scores)} scores for {len(vocabulary.tokens)} tokens")
     ids = vocabulary.ids()
     ranked: list[tuple[float, str, str]] = []
-    for score, token in zip(vocabulary.scores, vocabulary.tokens, strict=True):
-        splits = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
+    for token, index in ids.items():
+        score = vocabulary.scores[index]
+        splits = ((token[:cut], token[cut:]) for cut in range(1, min(len(token), MAX_PIECE)))
         known = [split for split in splits if split[0] in ids and split[1] in ids]
+        if len(ranked) + len(known) > MAX_MERGES:
+            raise _damaged(f"its tokens join in more than {MAX_MERGES} ways")
         ranked.extend((score, *split) for split in sorted(known, key=lambda split: (ids[split[0]], ids[split[1]])))
     ranked.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
     return [(left, right) for _, left, right in ranked]

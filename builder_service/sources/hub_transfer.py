@@ -26,6 +26,7 @@ ATTEMPTS = 3
 """Without a byte between them."""
 PAUSE_SECONDS = 0.5
 CHUNK = 1 << 20
+constants.HF_HUB_DISABLE_TELEMETRY = True  # or each header asks the hub what kind of agent runs its client
 AGAIN = (408, 429, 500, 502, 503, 504)
 
 

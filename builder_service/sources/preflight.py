@@ -15,7 +15,7 @@ QUIET = frozenset({"README.md", "LICENSE", "LICENSE.txt", "USE_POLICY.md", ".git
 SECOND_COPY = "consolidated"
 """Mistral publishes its weights a second time, in a form of its own, as consolidated*.safetensors."""
 MAX_FILES = 10_000
-MAX_USED_BYTES = 1 << 29
+MAX_USED_BYTES = 1 << 28
 """Of one tokenizer file: several times the largest known."""
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from builder_service.verify.precision import Float32Accumulate
 from engine_ops.contract import Chunk, make_pools, step_inputs
 from engine_ops.graph import Graph
+from engine_ops.reference import REFERENCES, Outputs
 from engine_ops.run import run_graph
 
 
@@ -33,7 +34,7 @@ def generate(
         weights: the staged safetensors file; it is mapped, not copied.
         prompts: token ids.
         new_tokens: tokens to generate for each prompt; the last is never run.
-        on_step: called with (steps done, steps in all).
+        on_step: called with (operators done, operators in all).
     """
     size = next(iter(graph.pools.values())).tensor.shape[2]
     assert isinstance(size, int)
@@ -44,18 +45,35 @@ def generate(
     pools = make_pools(graph, 1 + len(prompts) * per_sequence)
     rows: list[list[Tensor]] = [[] for _ in prompts]
     starts = [0] * len(prompts)
+    operators = _counted(on_step, new_tokens * len(graph.nodes))
     with safe_open(weights, framework="pt") as file, Float32Accumulate():
         tensors = {name: file.get_tensor(name) for name in graph.weights}
-        for step in range(new_tokens):
+        for _ in range(new_tokens):
             chunks = [Chunk(s[start:], start, b) for s, start, b in zip(sequences, starts, blocks, strict=True)]
-            logits = run_graph(graph, tensors, step_inputs(chunks), pools)["logits"]
+            logits = run_graph(graph, tensors, step_inputs(chunks), pools, operators)["logits"]
             pieces = torch.split(logits, [len(chunk.token_ids) for chunk in chunks])
             for index, piece in enumerate(pieces):
                 rows[index].append(piece)
                 starts[index] = len(sequences[index])
                 sequences[index].append(int(piece[-1].argmax()))
-            on_step(step + 1, new_tokens)
     return [
         Generated(tuple(sequence), len(prompt), torch.cat(row))
         for sequence, prompt, row in zip(sequences, prompts, rows, strict=True)
     ]
+
+
+def _counted(on_step: Callable[[int, int], None], total: int) -> dict[str, Callable[..., Outputs]]:
+    """The operators, each of which reports when it is done."""
+    done = 0
+
+    def counted(operator: Callable[..., Outputs]) -> Callable[..., Outputs]:
+        def run(*arguments: object) -> Outputs:
+            nonlocal done
+            outputs = operator(*arguments)
+            done += 1
+            on_step(done, total)
+            return outputs
+
+        return run
+
+    return {name: counted(operator) for name, operator in REFERENCES.items()}

@@ -12,6 +12,10 @@ from torch import Tensor, nn
 
 from builder_service.sources.base import Checkpoint, Progress
 from builder_service.verify.precision import Float32Accumulate
+from enginehouse.errors import InvalidArgument
+
+IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+"""Config keys that may name a repository whose code computes a part of the model: they are not read."""
 
 
 def reference_logits(
@@ -46,9 +50,16 @@ def _skeleton(config: dict[str, Any], dtype: torch.dtype) -> Any:
     """The model without its parameters; constants that follow from the config (rope) are real."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    parsed = CONFIG_MAPPING[config["model_type"]].from_dict(config)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(parsed, dtype=dtype, trust_remote_code=False)
+    plain = {key: value for key, value in config.items() if key.removeprefix("_") not in IMPLEMENTATIONS}
+    try:
+        parsed = CONFIG_MAPPING[config["model_type"]].from_dict(plain)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                parsed, dtype=dtype, trust_remote_code=False, attn_implementation="sdpa"
+            )
+    except Exception as error:  # which values are refused, and how, is the library's affair
+        message = f"transformers cannot make the checkpoint's model: {str(error)[:300]}. Correct config.json."
+        raise InvalidArgument(message, reason="INVALID_MODEL_CONFIG", metadata={"file": "config.json"}) from error
     for path, module in list(model.named_modules()):
         if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
             model.set_submodule(path, type(module)(config=parsed))
@@ -102,4 +113,8 @@ def _units(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _tensor(checkpoint: Checkpoint, name: str) -> Tensor:
     """A parameter; a head that is tied reads the embedding."""
     tied = name == "lm_head.weight" and name not in checkpoint.names()
-    return checkpoint.tensor("model.embed_tokens.weight" if tied else name)
+    name = "model.embed_tokens.weight" if tied else name
+    if name not in checkpoint.names():
+        message = f"The model_type of config.json has a tensor {name}, which its architecture has not. Correct it."
+        raise InvalidArgument(message, reason="INVALID_MODEL_CONFIG", metadata={"field": "model_type", "tensor": name})
+    return checkpoint.tensor(name)
