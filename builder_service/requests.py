@@ -18,6 +18,8 @@ from service_kit.fields import refuse_unsupported
 from service_kit.operations import require_uuid4
 
 MAX_LABELS, MAX_LABEL_LENGTH = 64, 63
+MAX_BYTES = 128 << 10
+"""Of a request, which the queue keeps as it came, unknown fields and all."""
 _MAX_TEXT = 4096
 
 _HONOURED = frozenset(
@@ -96,6 +98,12 @@ def read_build(request: pb.BuildEngineRequest, site: Site) -> BuildJob:
         Unimplemented: UNSUPPORTED_FIELD for what this version does not honour.
         NotFound: CHECKPOINT_NOT_FOUND for a path under the roots that is not there.
     """
+    if (size := request.ByteSize()) > MAX_BYTES:
+        raise InvalidArgument(
+            f"The request has {size} bytes; what describes a build takes at most {MAX_BYTES}.",
+            reason="REQUEST_TOO_LARGE",
+            metadata={"size_bytes": size, "max_bytes": MAX_BYTES},
+        )
     dummy = request.weights == pb.WEIGHTS_SOURCE_DUMMY
     honoured = _HONOURED | ({"dummy_seed"} if dummy else frozenset())
     refuse_unsupported(request, honoured | _neutral_fields(request))

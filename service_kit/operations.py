@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -99,7 +100,8 @@ class _Entry:
     key: int
     operation: operations_pb2.Operation
     request_id: str
-    request: bytes
+    digest: bytes
+    """Of the request, which may be long."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -138,7 +140,7 @@ class InMemoryOperations:
             AlreadyExists: request_id was used with another message.
         """
         require_uuid4(request_id)
-        digest = request.SerializeToString(deterministic=True)
+        digest = hashlib.sha256(request.SerializeToString(deterministic=True)).digest()
         if request_id and (known := self._by_request.get(request_id)):
             return _same(known, digest)
         self._made += 1
@@ -225,7 +227,7 @@ class InMemoryOperations:
 
 
 def _same(known: _Entry, digest: bytes) -> operations_pb2.Operation:
-    if known.request != digest:
+    if known.digest != digest:
         raise AlreadyExists(
             "This `request_id` was used for another request; make a new one.",
             reason="REQUEST_ID_REUSED",

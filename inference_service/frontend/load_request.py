@@ -77,6 +77,8 @@ def to_load_spec(request: mpb.LoadModelRequest, defaults: ModelConfig) -> LoadSp
     if request.target not in ("", "torch"):
         raise unsupported_field("target", f"= {request.target[:40]!r} is not supported yet (torch is)")
     check_count("labels", len(request.labels), 64)
+    if any(len(text) > 63 for label in request.labels.items() for text in label):
+        raise invalid("labels", "holds a key or value of more than 63 characters.", "TOO_LONG")
     revision = request.WhichOneof("revision")
     if revision == "version":
         check_int("version", request.version, 1)

@@ -177,6 +177,13 @@ async def test_a_bad_request_is_refused_before_it_is_queued(
     assert not (await remote.operations.ListOperations(operations_pb2.ListOperationsRequest())).operations
 
 
+async def test_a_request_too_long_to_keep_is_refused_unknown_fields_and_all(remote: Remote) -> None:
+    request, unknown = remote.request(), b"\xc2\x3e\x80\x80\x08" + bytes(128 << 10)  # field 1000, bytes
+    request.MergeFromString(unknown)
+    with refused("REQUEST_TOO_LARGE"):
+        await remote.builder.BuildEngine(request)
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

@@ -46,6 +46,12 @@ def leaves(descriptor: Descriptor, prefix: str = "") -> Iterator[tuple[str, Fiel
 LEAVES = dict(leaves(mpb.LoadModelRequest.DESCRIPTOR))
 
 
+def test_labels_are_bounded_in_number_and_length() -> None:
+    for labels in ({"x" * 64: ""}, {"x": "y" * 64}, {f"x{number}": "" for number in range(65)}):
+        with pytest.raises(errors.InvalidArgument, match="labels"):
+            to_load_spec(mpb.LoadModelRequest(engine="tiny", labels=labels), ModelConfig())
+
+
 def set_field(request: Message, path: str) -> None:
     *parts, name = path.split(".")
     for part in parts:
