@@ -42,7 +42,8 @@ def parse_engine(text: str) -> EngineRef:
         engine, _, part = text.partition("@")
     if not ENGINE_ID.fullmatch(engine) or text.endswith("@") or not _PART.fullmatch(part or "latest"):
         raise InvalidArgument(
-            f"{text[:80]!r} is not an engine: write NAME, NAME@VERSION or NAME@ALIAS in lower-case letters, digits and -.",
+            f"{text[:80]!r} is not an engine: write NAME, NAME@VERSION or NAME@ALIAS in lower-case letters, digits "
+            "and -.",
             reason="INVALID_ENGINE_NAME",
             metadata={"name": text[:80]},
         )

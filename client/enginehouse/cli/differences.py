@@ -7,8 +7,8 @@ from typing import NamedTuple
 from enginehouse.engine_types import EngineTarget, EngineVersion, VerifyReport
 
 ABSENT = "-"
-_TIMING = "_seconds"
-"""The end of a build fact's name that tells how long something took: never twice the same, and so not compared."""
+_MEASURED = ("_seconds", "memory_bytes")
+"""Ends of the names of build facts that were measured: never twice the same, and so not compared."""
 
 
 class Difference(NamedTuple):
@@ -20,7 +20,8 @@ class Difference(NamedTuple):
 
 
 def differences(a: EngineVersion, b: EngineVersion) -> list[Difference]:
-    """The facts that are not the same, in a fixed order. Names, aliases and timings do not count."""
+    """The facts that are not the same, in a fixed order. Names, aliases, times and
+    what was measured do not count."""
     left, right = _facts(a), _facts(b)
     names = [*left, *(name for name in right if name not in left)]
     rows = (Difference(name, left.get(name, ABSENT), right.get(name, ABSENT)) for name in names)
@@ -64,4 +65,4 @@ def _verification(report: VerifyReport | None) -> dict[str, object]:
 
 
 def _build(version: EngineVersion) -> dict[str, str]:
-    return {name: value for name, value in sorted(version.build_facts.items()) if not name.endswith(_TIMING)}
+    return {name: value for name, value in sorted(version.build_facts.items()) if not name.endswith(_MEASURED)}

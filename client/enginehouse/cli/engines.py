@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from enginehouse.builder_client import BuilderClient
 from enginehouse.cli import options, show
-from enginehouse.cli.differences import differences
+from enginehouse.cli.differences import Difference, differences
 from enginehouse.engine_types import EngineVersion
 from enginehouse.errors import DataLoss
 
@@ -137,11 +138,16 @@ def diff(
     if json:
         show.print_json({"a": one.name, "b": other.name, "differences": [row._asdict() for row in found]})
     elif found:
-        show.print_table(("", show.short_name(one.name), show.short_name(other.name)), found, empty="")
+        show.print_table(("", show.short_name(one.name), show.short_name(other.name)), map(_shortened, found), empty="")
     else:
         typer.echo(f"{show.short_name(one.name)} and {show.short_name(other.name)} are the same.")
     if found:
         raise typer.Exit(1)
+
+
+def _shortened(row: Difference) -> Difference:
+    """Digests as far as a person compares them."""
+    return Difference(*(re.sub(r"(:[0-9a-f]{12})[0-9a-f]{52}\b", r"\1...", part) for part in row))
 
 
 @app.command("gc")
@@ -160,7 +166,7 @@ def collect_garbage(
     for names, what in (
         (found.removed_versions, f"{would}removed"),
         (found.evicted_versions, f"{would}deleted for the quota; files go in two minutes"),
-        (found.waiting_versions, "deleted, and held by a reader or for two minutes"),
+        (found.waiting_versions, "deleted; its files go after two minutes, once no reader holds them"),
     ):
         for name in names:
             typer.echo(f"{show.short_name(name)}  {what}")
