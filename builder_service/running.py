@@ -78,6 +78,7 @@ class RunningBuild:
         """The build whose result this one takes instead of its own child's."""
         self.token = ""
         self._child: Child | None = None
+        self._stopping: asyncio.Task[None] | None = None
         self._work = asyncio.create_task(self._run(), name=f"child of {job.operation}")
         self._clock = StageClock(job)
         self._held: ProgressEvent | None = None
@@ -101,22 +102,27 @@ class RunningBuild:
             log.error("the builder could not go on", operation=self.job.operation, exc_info=error)
             self.error = error
 
-    async def interrupt(self) -> None:
-        """Ends the child as the daemon ends. Of no effect on a build whose child is gone."""
+    def interrupt(self) -> None:
+        """Ends the child as the daemon ends; `finish` returns within about a second. Of no effect on a build whose
+        child is gone."""
         self.interrupted = not self._work.done()
-        await self._end_child()
+        self._stop()
 
-    async def cancel(self) -> None:
-        """Ends the child, within about a second; `finish` returns then."""
+    def cancel(self) -> None:
+        """Ends the child; `finish` returns within about a second."""
         self.cancelled = True
-        await self._end_child()
+        self._stop()
 
-    async def _end_child(self) -> None:
+    def _stop(self) -> None:
+        """In a task of its own: whoever asked may not wait for it."""
+        if self._child is not None and self._stopping is None:
+            self._stopping = asyncio.create_task(self._end_child(self._child))
+
+    async def _end_child(self, child: Child) -> None:
         """What the child had said before is still read: maybe that it publishes."""
-        if self._child is not None:
-            await self._child.kill()
-            await asyncio.wait({self._work}, timeout=_DRAIN_SECONDS)
-            self._work.cancel()
+        await child.kill()
+        await asyncio.wait({self._work}, timeout=_DRAIN_SECONDS)
+        self._work.cancel()
 
     async def _run(self) -> None:
         try:

@@ -106,7 +106,8 @@ class Supervisor:
         if self._scheduler is not None:
             self._scheduler.cancel()
             await asyncio.gather(self._scheduler, return_exceptions=True)
-        await asyncio.gather(*(run.interrupt() for run in self._runs.values()))
+        for run in self._runs.values():
+            run.interrupt()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_CLOSE_SECONDS)
             for task in late:
@@ -141,9 +142,9 @@ class Supervisor:
         that is published already, which succeeds; when the store is too slow to say so, this does not wait for it."""
         job = self.jobs.get(operation)
         if run := self._runs.get(operation):
+            run.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CANCEL_SECONDS):
-                    await run.cancel()
                     await run.ended.wait()
         elif not job.state.done:
             self._record(operation, endings.cancelled())

@@ -265,6 +265,14 @@ async def test_cancel_takes_two_seconds_at_most_at_every_stage(tmp_path: Path) -
         assert bench.staged() == []
 
 
+async def test_a_caller_that_does_not_wait_for_its_cancel_cancels_all_the_same(bench: Bench) -> None:
+    operation = bench.submit("hang")
+    await bench.until(operation, lambda: bool(bench.texts(operation)))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(bench.supervisor.cancel(operation), 0.05)
+    assert (await bench.finish(operation)).stage is Stage.CANCELLED
+
+
 async def test_a_build_that_just_starts_is_cancelled(bench: Bench) -> None:
     operation = bench.submit("hang")
     await bench.until(operation, lambda: bench.stage(operation) is Stage.FETCHING)
