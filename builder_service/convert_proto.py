@@ -188,6 +188,14 @@ def unreadable_version(engine: str, number: int, error: EnginehouseError) -> eng
     return engine_pb2.EngineVersion(name=f"engines/{engine}/versions/{number}", build_facts={"error": error.message})
 
 
+def deleted_version(manifest: Manifest, delete_time: float) -> engine_pb2.EngineVersion:
+    """A version that was deleted. One that cannot be read has a name alone."""
+    if manifest.targets:
+        return engine_version(manifest, delete_time=delete_time)
+    name = f"engines/{manifest.name}/versions/{manifest.version}"
+    return engine_pb2.EngineVersion(name=name, delete_time=timestamp(delete_time))
+
+
 def engine_version(
     manifest: Manifest,
     aliases: list[Alias] | None = None,

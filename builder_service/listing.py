@@ -85,7 +85,7 @@ class Listing:
             if not entry.deleted:
                 return self._message(self._store.get(entry.engine, entry.number), aliases)
             found = self._store.get_deleted(entry.engine, entry.number)
-            return convert_proto.engine_version(found.manifest, delete_time=found.delete_time) if found else None
+            return convert_proto.deleted_version(*found) if found else None
         except NotFound:
             return None
         except (DataLoss, FailedPrecondition) as error:

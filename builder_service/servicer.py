@@ -125,7 +125,7 @@ class BuilderServicer(builder_pb2_grpc.BuilderServiceServicer):
         self, request: pb.DeleteEngineVersionRequest, context: Any
     ) -> engine_pb2.EngineVersion:
         manifest = await asyncio.to_thread(self._store.delete_version, *names.version_name(request.name))
-        return convert_proto.engine_version(manifest, delete_time=time.time())
+        return convert_proto.deleted_version(manifest, time.time())
 
     # Aliases
 

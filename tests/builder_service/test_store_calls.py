@@ -215,6 +215,17 @@ async def test_a_damaged_version_does_not_hide_the_others(remote: Remote) -> Non
         await remote.builder.GetEngineVersion(pb.GetEngineVersionRequest(name="engines/a/versions/3"))
 
 
+async def test_a_damaged_version_can_be_deleted(remote: Remote) -> None:
+    _publish(remote.store, "a", "k")
+    (remote.store.version_path("a", 1) / "engine.json").write_bytes(b"{")
+    deleted = await remote.builder.DeleteEngineVersion(pb.DeleteEngineVersionRequest(name="engines/a/versions/1"))
+    assert (deleted.name, deleted.HasField("delete_time")) == ("engines/a/versions/1", True)
+    listed = await remote.builder.ListEngineVersions(
+        pb.ListEngineVersionsRequest(parent="engines/a", show_deleted=True)
+    )
+    assert [version.name for version in listed.engine_versions] == ["engines/a/versions/1"]
+
+
 async def test_a_token_of_another_kind_of_key_is_refused(remote: Remote) -> None:
     from service_kit.pagination import encode
 
