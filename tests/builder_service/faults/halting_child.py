@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -52,8 +53,8 @@ def scripted_build(job: BuildJob, report: Report) -> ResultEvent:
     return ResultEvent(job.engine_id, published.manifest.version, published.reused)
 
 
-def _store(root: str) -> EngineStore:
-    return EngineStore(root, failpoint=HALTS.store_step)
+def _store(root: str, **named: Any) -> EngineStore:
+    return EngineStore(root, failpoint=HALTS.store_step, **named)
 
 
 def halting(build: Callable[[BuildJob, Report], ResultEvent], job: BuildJob, report: Report) -> ResultEvent:

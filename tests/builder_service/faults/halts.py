@@ -68,7 +68,7 @@ class Halts:
     def disarm(self) -> None:
         self._armed.unlink(missing_ok=True)
 
-    def halted(self, seconds: float = 20.0) -> int:
+    def halted(self, seconds: float = 60.0) -> int:
         """Waits until a process has halted; its PID."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
