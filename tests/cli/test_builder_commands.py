@@ -127,6 +127,25 @@ def test_gc_tells_each_version(at_builder: Run) -> None:
     assert at_builder("engines", "gc", "--json").json["freed_bytes"] == 1 << 20
 
 
+def test_a_build_that_shares_anothers_says_so(at_builder: Run, builder: ScriptedBuilderServer) -> None:
+    builder.operations.metadata = {"shares_operation": "operations/abc", "priority": 0.7}
+    assert "this one takes the result of abc" in at_builder("build", "org/model", "--engine", "tiny").err
+    name = at_builder("builds", "list", "--json").json[0]["name"]
+    assert "(as abc)" in at_builder("builds", "list").out
+    shown = [line.split() for line in at_builder("builds", "show", name).out.splitlines()]
+    assert ["as", "build", "abc"] in shown
+    assert ["priority", "0.7"] in shown
+
+
+def test_validate_only_names_the_version_that_is_there(at_builder: Run, builder: ScriptedBuilderServer) -> None:
+    builder.builder.existing = True
+    shown = at_builder("build", "org/model", "--validate-only")
+    assert "tiny@1 has its key already" in shown.out
+    assert "warning: a note" in shown.err
+    as_json = at_builder("build", "org/model", "--validate-only", "--json").json
+    assert (as_json["existing"], as_json["build_key"]) == ("engines/tiny/versions/1", "k")
+
+
 def test_priority(at_builder: Run, builder: ScriptedBuilderServer) -> None:
     assert at_builder("build", "org/model", "--priority", "0.9", "--detach").code == 0
     assert builder.builder.requests[0].priority == 0.9

@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -20,7 +21,9 @@ def builder() -> ScriptedBuilderServer:
     return ScriptedBuilderServer()
 
 
-def test_a_build_shows_a_bar_for_each_stage(builder: ScriptedBuilderServer) -> None:
+def test_a_build_shows_a_bar_for_each_stage_and_how_long_it_takes_yet(builder: ScriptedBuilderServer) -> None:
+    builder.operations.metadata = {"expected_end_time": datetime.now(UTC) + timedelta(minutes=30)}
+    builder.builder.pause = 0.2  # longer than a bar takes to be drawn again
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "enginehouse", "build", "org/model", "--engine", "tiny"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "ENGINEHOUSE_BUILDER": builder.target}
@@ -38,6 +41,7 @@ def test_a_build_shows_a_bar_for_each_stage(builder: ScriptedBuilderServer) -> N
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode()).replace("\r", "")
     for stage in ("fetching", "converting", "publishing"):
         assert re.search(rf"{stage} +\S+ +100%", last), last
+    assert re.search(r"5 of 10 tensors, about (29|30) min left", last), last
     assert "warning: dtype is a guess" in last
     assert "Built tiny@1" in out
 
@@ -47,6 +51,14 @@ def test_generated_control_characters_do_not_reach_a_terminal(monkeypatch: pytes
     assert show.safe(text) == text  # into a pipe as it is
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert show.safe(text) == "a\N{REPLACEMENT CHARACTER}[2J\tb\n\N{REPLACEMENT CHARACTER}é"
+
+
+def test_the_time_left_is_for_people() -> None:
+    now = datetime.now(UTC)
+    assert show.remaining(None) == ""
+    assert re.fullmatch(r"about (29|30) s left", show.remaining(now + timedelta(seconds=30)))
+    assert show.remaining(now + timedelta(minutes=5, seconds=2)) == "about 5 min left"
+    assert show.remaining(now - timedelta(minutes=5)) == "about 0 s left"
 
 
 def test_tokens_that_differ_below_float32_are_explained() -> None:

@@ -30,6 +30,10 @@ class ScriptedBuilder(builder_pb2_grpc.BuilderServiceServicer):
         self.breaks = 0
         self.aliases: dict[str, engine_pb2.Alias] = {}
         self.bad_files = False
+        self.pause = 0.01
+        """Seconds before each event of a watch."""
+        self.existing = False
+        """Whether a version has the key of what is only validated."""
         self.chunks: list[builder_pb2.FileChunk] | None = None
         """Sent by a download instead of the files."""
 
@@ -41,9 +45,10 @@ class ScriptedBuilder(builder_pb2_grpc.BuilderServiceServicer):
         if request.validate_only:
             metadata = builder_pb2.BuildMetadata()
             metadata.estimate.memory_bytes = 1 << 30
+            metadata.message, metadata.build_key = ("a note", "k") if self.existing else ("", "")
             operation = operations_pb2.Operation(done=True)
             operation.metadata.Pack(metadata)
-            operation.response.Pack(engine_pb2.EngineVersion())
+            operation.response.Pack(_version() if self.existing else engine_pb2.EngineVersion())
         return operation
 
     async def WatchBuild(self, request: Any, context: Any) -> Any:
@@ -53,7 +58,7 @@ class ScriptedBuilder(builder_pb2_grpc.BuilderServiceServicer):
             if self.breaks and sent == 2:
                 self.breaks -= 1
                 raise Unavailable("Restarting.", reason="DRAINING")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(self.pause)
             yield event
 
     async def GetEngineVersion(self, request: Any, context: Any) -> Any:
@@ -126,6 +131,8 @@ class ScriptedOperations(operations_pb2_grpc.OperationsServicer):
         self.known: dict[str, builder_pb2.BuildEngineRequest] = {}
         self.cancelled: list[str] = []
         self.done = True
+        self.metadata: dict[str, Any] = {}
+        """Said of every build, beside what is always said."""
 
     def add(self, request: builder_pb2.BuildEngineRequest) -> operations_pb2.Operation:
         name = f"operations/{hashlib.sha256(request.request_id.encode()).hexdigest()[:8]}"
@@ -176,6 +183,7 @@ class ScriptedOperations(operations_pb2_grpc.OperationsServicer):
             stage=builder_pb2.BuildStage.Value(f"BUILD_STAGE_{stage if self.done else 'CONVERTING'}"),
             engine=f"engines/{request.engine_id}",
             fraction=1.0 if self.done else 0.5,
+            **self.metadata,
         )
         metadata.create_time.FromSeconds(1000)
         operation.metadata.Pack(metadata)
