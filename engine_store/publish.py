@@ -98,13 +98,15 @@ class Publisher:
             if keys.append(last.number + 1 if last else 1, ours):
                 return ours
 
-    def finish(self, engine: str, record: KeyRecord) -> bool:
-        """Step 4, by anybody and any number of times. Whether the record's version is there, deleted or not."""
-        final = self._layout.version(engine, record.version)
-        if not final.exists() and is_token(record.token):
+    def finish(self, engine: str, build_key: str, record: KeyRecord) -> bool:
+        """Step 4, by anybody and any number of times. Whether the record's version is there, deleted or not. The
+        record is durable first: its writer may not have come so far."""
+        final, staged = self._layout.version(engine, record.version), self._layout.staging / record.token
+        if not final.exists() and is_token(record.token) and staged.exists():
             self._disk.make_dirs(final.parent, "publish.rename.folder")
-            with contextlib.suppress(FileNotFoundError):  # finished by another process, or removed long ago
-                self._disk.rename(self._layout.staging / record.token, final, "publish.rename")
+            self._disk.sync_dir(self._layout.key(engine, build_key), "publish.rename.record.sync")
+            with contextlib.suppress(FileNotFoundError):  # finished by another process
+                self._disk.rename(staged, final, "publish.rename")
             self._disk.sync_dir(final.parent, "publish.rename.sync")
         return final.exists()
 
@@ -121,16 +123,15 @@ class Publisher:
         """The newest record of the key whose version is in the store, its manifest as published; else None. It is
         durable then: its writer may not have come so far."""
         for record in self.keys(engine, build_key).newest_first():
-            if self.finish(engine, record.value) and self.intact(engine, record.value):
-                for folder in (self._layout.key(engine, build_key), self._layout.versions(engine)):
-                    self._disk.sync_dir(folder, "publish.reuse.sync")
+            if self.finish(engine, build_key, record.value) and self.intact(engine, record.value):
+                self._disk.sync_dir(self._layout.versions(engine), "publish.reuse.sync")
                 return record.value
         return None
 
     def published_by(self, engine: str, build_key: str, owner: str) -> int | None:
         """The version that the process of the token `owner` published under the key; see `EngineStore`."""
         for record in self.keys(engine, build_key).newest_first():
-            if same_owner(record.value.token, owner) and self.finish(engine, record.value):
+            if same_owner(record.value.token, owner) and self.finish(engine, build_key, record.value):
                 version = record.value.version
                 return None if self._layout.tombstone(engine, version).exists() else version
         return None

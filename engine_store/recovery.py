@@ -68,12 +68,12 @@ class Recovery:
                 if _dead(entry.name, entry, now):
                     yield entry
 
-    def _decided(self, entry: Path) -> tuple[str, KeyRecord] | None:
-        """The engine and the record that names this staging entry."""
+    def _decided(self, entry: Path) -> tuple[str, str, KeyRecord] | None:
+        """The engine, the build key and the record that names this staging entry."""
         if (sealed := _sealed(entry)) is None:
             return None
         record = self._publisher.decided(sealed.name, sealed.build_key, entry.name)
-        return (sealed.name, record) if record else None
+        return (sealed.name, sealed.build_key, record) if record else None
 
     def _clear_claims(self, engine: str, now: float) -> int:
         return self._publisher.claims.clear(

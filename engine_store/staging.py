@@ -61,7 +61,7 @@ class Staging:
             winner = self._publisher.decide(self.path, sealed, force)
             if winner.token != self.path.name:
                 return Published(self._read(manifest.name, winner.version), reused=True)
-            if not self._publisher.finish(manifest.name, winner):
+            if not self._publisher.finish(manifest.name, manifest.build_key, winner):
                 raise Internal("What was staged is gone: a cleaner took its writer for dead.", reason="STAGING_LOST")
         return Published(sealed.manifest, reused=False)
 

@@ -46,6 +46,7 @@ STEPS: dict[str, tuple[str, ...]] = {
         "publish.decide.draft.remove",
         "publish.rename.folder.mkdir",
         "publish.rename.folder.sync",
+        "publish.rename.record.sync",
         "publish.rename",
         "publish.rename.sync",
         "publish.reuse.sync",  # another writer's version is the answer, and may not be durable yet

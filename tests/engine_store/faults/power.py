@@ -121,13 +121,19 @@ def heirs(scratch: str, step: int, seeds: int) -> dict[str, int]:
         folder.mkdir()
         first = record(folder, lambda root: _some(root, "first", 1), Fault(folder / "disk", nth, Action.KILL_AFTER))
         both = record(folder, lambda root: _some(root, "heir", 1))
-        last = len(both.calls) - 1
-        done["disks"] += _check_cuts(folder, both, {(len(first.calls) + last) // 2, last}, seeds, lying=False)
+        done["disks"] += _check_cuts(folder, both, _points(len(first.calls), both.calls), seeds, lying=False)
         shutil.rmtree(folder)
         if not first.killed:
             return dict(done)
         done["kills"] += 1
     raise AssertionError("the calls never ended")
+
+
+def _points(start: int, calls: list[Call]) -> set[int]:
+    """Where to cut after a writer died at call `start`: at the end, and half way; after a change of a name, which the
+    next writer sees before it is safe, at each of that one's first calls."""
+    named = calls[start - 1].kind in (Kind.LINK, Kind.RENAME)
+    return {(start + len(calls)) // 2, len(calls) - 1, *range(start, min(start + 40, len(calls)) if named else start)}
 
 
 def _check_cuts(scratch: Path, recording: Recording, chosen: set[int], seeds: int, lying: bool) -> int:

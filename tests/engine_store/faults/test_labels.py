@@ -8,8 +8,8 @@ from engine_store.steps import STEPS
 from tests.faults.driver import drive
 
 
-def _kills(scratch: Path, scenes: list[str], step: int) -> dict[str, int]:
-    return drive("tests.engine_store.faults.labels", "kills", str(scratch), scenes, step)
+def _kills(scratch: Path, scenes: list[str], step: int, timeout: float = 110) -> dict[str, int]:
+    return drive("tests.engine_store.faults.labels", "kills", str(scratch), scenes, step, timeout=timeout)
 
 
 def test_a_kill_at_some_labels_leaves_whole_versions_and_nothing_else(tmp_path: Path) -> None:
@@ -17,11 +17,12 @@ def test_a_kill_at_some_labels_leaves_whole_versions_and_nothing_else(tmp_path: 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_kill_at_every_label_leaves_whole_versions_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """At each of its occurrences in the scenes that together pass every label."""
-    kills = _kills(tmp_path, [scene for scene in STEPS if scene != "stage"], 1)
+    kills = _kills(tmp_path, [scene for scene in STEPS if scene != "stage"], 1, timeout=800)
     with capsys.disabled():
         print(f"\n{sum(kills.values())} kills at {len(kills)} labels: {kills}")
     assert kills.keys() == {label for labels in STEPS.values() for label in labels}

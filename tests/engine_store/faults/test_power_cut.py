@@ -43,7 +43,7 @@ def test_a_writer_relies_on_nothing_that_a_dead_one_had_not_synced(ram: str) -> 
 def test_a_writer_relies_on_nothing_that_one_killed_at_any_call_had_not_synced(
     ram: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = drive("tests.engine_store.faults.power", "heirs", ram, 1, 2, timeout=800)
+    done = drive("tests.engine_store.faults.power", "heirs", ram, 1, 1, timeout=800)
     with capsys.disabled():
         print(f"\npower cuts after a kill: {done}")
 
