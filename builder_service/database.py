@@ -7,11 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
-from builder_service.job import BuildJob
-from builder_service.sharing import fingerprint
-from builder_service.turns import turn
 from enginehouse.errors import FailedPrecondition, ResourceExhausted
 
 _NO_SPACE = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -46,17 +41,6 @@ CREATE TABLE IF NOT EXISTS events (
     PRIMARY KEY (job, sequence)
 ) WITHOUT ROWID""",
 )
-_ADDED_IN_2 = {
-    "jobs": (
-        "priority REAL NOT NULL DEFAULT 0.5",
-        "turn REAL NOT NULL DEFAULT 0",
-        "fingerprint TEXT NOT NULL DEFAULT ''",
-        "estimate BLOB NOT NULL DEFAULT 'null'",
-        "memory INTEGER",
-        "ended REAL",
-    ),
-    "events": ("sample INTEGER NOT NULL DEFAULT 0",),
-}
 _INDEXES = (
     "CREATE INDEX IF NOT EXISTS jobs_in_turn ON jobs (stage, turn, id)",
     "CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (ended) WHERE ended IS NOT NULL",
@@ -111,7 +95,7 @@ class Database:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """The database with its tables; FailedPrecondition for a file that is damaged or of a later version."""
+    """The database with its tables; FailedPrecondition for a file that is damaged or of another version."""
     db = sqlite3.connect(path, isolation_level=None)
     try:
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
@@ -119,7 +103,7 @@ def _open(path: Path) -> sqlite3.Connection:
         db.execute("BEGIN IMMEDIATE")
         _prepare(db)
         db.execute("COMMIT")
-    except (sqlite3.DatabaseError, msgspec.MsgspecError) as error:
+    except sqlite3.DatabaseError as error:
         db.close()
         raise FailedPrecondition(
             f"The build queue {path} cannot be used ({error}); move it away to begin with an empty one. "
@@ -132,31 +116,10 @@ def _open(path: Path) -> sqlite3.Connection:
 
 def _prepare(db: sqlite3.Connection) -> None:
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    if version not in range(_VERSION + 1):
+    if version not in (0, _VERSION):
         raise sqlite3.DatabaseError(f"format {version}, this builder reads {_VERSION}")
     for table in _TABLES:
         db.execute(table)
-    if version == 1:
-        _migrate(db)
     for index in _INDEXES:
         db.execute(index)
     db.execute(f"PRAGMA user_version = {_VERSION}")
-
-
-def _migrate(db: sqlite3.Connection) -> None:
-    """From format 1, which had neither priorities nor sharing."""
-    for table, columns in _ADDED_IN_2.items():
-        for column in columns:
-            db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-    for number, spec, state in db.execute("SELECT id, spec, state FROM jobs").fetchall():
-        times = msgspec.json.decode(state, type=_Times)
-        same = fingerprint(msgspec.json.decode(spec, type=BuildJob))
-        db.execute(
-            "UPDATE jobs SET fingerprint = ?, turn = ?, ended = ? WHERE id = ?",
-            (same, turn(0.5, times.create_time), times.end_time, number),
-        )
-
-
-class _Times(msgspec.Struct):
-    create_time: float
-    end_time: float | None = None

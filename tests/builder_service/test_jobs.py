@@ -3,7 +3,6 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,14 +21,6 @@ def spec(engine: str = "tiny", **fields: object) -> BuildJob:
 
 SPEC = spec()
 ERROR = ErrorEvent(13, "X", "x", {})
-FORMAT_1 = """
-CREATE TABLE jobs (id INTEGER PRIMARY KEY AUTOINCREMENT, operation TEXT NOT NULL UNIQUE, request_id TEXT UNIQUE,
-    request BLOB NOT NULL, spec BLOB NOT NULL, stage TEXT NOT NULL, state BLOB NOT NULL, child TEXT NOT NULL DEFAULT '',
-    losses INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE events (job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE, sequence INTEGER NOT NULL,
-    time REAL NOT NULL, payload BLOB NOT NULL, PRIMARY KEY (job, sequence)) WITHOUT ROWID;
-PRAGMA user_version = 1;
-"""
 
 
 @pytest.fixture
@@ -236,27 +227,6 @@ def test_an_orderly_restart_is_no_loss(jobs: JobStore) -> None:
         _run_to(jobs, operation, Stage.FETCHING)
         assert jobs.requeue(operation, attempt).state.attempt == attempt
     assert [job.operation for job in jobs.page(10) if not job.state.done] == [operation]
-
-
-def test_a_queue_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
-    path = tmp_path / "q.sqlite"
-    old = sqlite3.connect(path)
-    old.executescript(FORMAT_1)
-    for number, stage in enumerate((Stage.QUEUED, Stage.SUCCEEDED, Stage.QUEUED), 1):
-        ended = 2000.0 if stage is Stage.SUCCEEDED else None
-        state = State(stage=stage, stage_time=0.0, create_time=1000.0 + number, end_time=ended)
-        row = (f"operations/{number}", b"r", msgspec.json.encode(SPEC), stage, msgspec.json.encode(state))
-        old.execute("INSERT INTO jobs (operation, request, spec, stage, state) VALUES (?, ?, ?, ?, ?)", row)
-    old.commit()
-    old.close()
-    jobs = JobStore(path, clock=lambda: 3000.0)
-    assert _waiting(jobs) == ["operations/1", "operations/3"]
-    assert jobs.unfinished() == 2
-    new = jobs.submit(SPEC, b"")
-    assert (new.fingerprint, _waiting(jobs)[-1]) == (jobs.get("operations/1").fingerprint, new.operation)
-    jobs.record("operations/1", Log("info", "goes on"))
-    jobs.close()
-    JobStore(path).close()
 
 
 def test_only_a_finished_build_can_be_forgotten(jobs: JobStore) -> None:
