@@ -13,6 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from google.api import field_behavior_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -144,12 +145,18 @@ class MessageMaker:
     def _fill(self, message: Any, depth: int) -> None:
         fields = message.DESCRIPTOR.fields
         for field in fields:
-            if self._dice.random() < self._chance(field, len(fields), depth):
+            if field.containing_oneof is None and self._dice.random() < self._chance(field, len(fields), depth):
                 self._set(message, field, depth)
+        for oneof in message.DESCRIPTOR.oneofs:
+            likely = [self._chance(field, len(fields), depth) for field in oneof.fields]
+            if self._dice.random() < (0.95 if len(likely) > 1 else likely[0]) and any(likely):
+                self._set(message, self._dice.choices(oneof.fields, likely)[0], depth)
 
     def _chance(self, field: FieldDescriptor, siblings: int, depth: int) -> float:
         if field.message_type is not None and depth >= MAX_DEPTH:
             return 0.0
+        if field_behavior_pb2.REQUIRED in field.GetOptions().Extensions[field_behavior_pb2.field_behavior]:
+            return 0.97
         if self._lean and self._words.refused(field):
             return 0.002
         if self._words.reach(field):
@@ -161,7 +168,7 @@ class MessageMaker:
             for _ in range(self._dice.randrange(4)):
                 self._add_pair(message, field, depth)
         elif field.is_repeated:
-            for _ in range(self._dice.choice((0, 1, 1, 2, 3))):
+            for _ in range(self._dice.choice((0, 1, 1, 1, 1, 1, 2, 3))):
                 self._add(message, field, depth)
         elif field.message_type is not None:
             part = getattr(message, field.name)

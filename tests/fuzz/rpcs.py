@@ -32,8 +32,12 @@ two encodings of 1 MiB of text at a time, each of a few hundred bytes for each c
 FDS_SLACK, THREADS_SLACK = 12, 12
 """What may remain at the end beyond the start: pools of threads that grew to their bound, kept connections."""
 SETTLE_SECONDS = 25.0
+GRACE_SECONDS = 3.0
+"""For the calls that are on their way at the end."""
 ENOUGH_FAULTS = 25
-HEAVY = {"BuildEngine": 3, "Generate": 8, "LoadModel": 2, "ListOperations": 2}
+VALIDATION_SECONDS = 240.0
+"""A check of a build may wait for the checks before it, each of which starts a process."""
+HEAVY = {"BuildEngine": 2, "Generate": 8, "LoadModel": 2, "ListOperations": 2}
 """Methods that are called more often than others."""
 
 
@@ -111,7 +115,10 @@ class Fuzzer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), seconds)
             self._stop.set()
-            await asyncio.gather(*workers)
+            _, late = await asyncio.wait(workers, timeout=GRACE_SECONDS)
+            for worker in late:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=bool(late))
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, *self._later, return_exceptions=True)
@@ -257,9 +264,11 @@ def make_call(daemon: str, method: str, words: Words, dice: random.Random | None
         messages = tuple(maker.encoded(descriptor.input_type) for _ in range(count))
     if name in ENDLESS:
         return Call(daemon, method, messages, "leave", dice.choice((1, 3, 50)), dice.choice((0.05, 0.2, 0.5)))
-    if not patient and dice.random() < 0.12:
+    if not patient and dice.random() < (0.7 if name == "BuildEngine" else 0.12):
         return Call(daemon, method, messages, "leave", dice.choice((1, 2, 50)), dice.choice((0.0, 0.01, 0.05, 0.5)))
-    return Call(daemon, method, messages)
+    if not patient and dice.random() < 0.08:
+        return Call(daemon, method, messages, deadline=dice.choice((0.001, 0.02, 0.1, 0.5)))
+    return Call(daemon, method, messages, patience=VALIDATION_SECONDS if name == "BuildEngine" else 60.0)
 
 
 def broken_stream(call: Call, ended: Ended) -> str:
