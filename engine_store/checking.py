@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from engine_store.digests import digest_file
+from engine_store.digests import MAX_THREADS, digest_file
 from engine_store.layout import MANIFEST
 from engine_store.manifest import File, Manifest
 from engine_store.store import EngineStore
@@ -59,6 +59,11 @@ def checked_while_loading(
             raise
         hashing.result()
     check.unchanged()
+
+
+def _threads() -> int:
+    """Half of the cores: the loader works on the others."""
+    return max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
 
 
 class _Identity(NamedTuple):
@@ -111,7 +116,7 @@ class _Check:
 
     def _digest(self, file: File) -> None:
         try:
-            found = digest_file(self._path(file), progress=self._advance)
+            found = digest_file(self._path(file), _threads(), self._advance)
         except OSError as error:
             raise self._damaged(file.path, "unreadable") from error
         if found.size_bytes != file.size_bytes:

@@ -246,7 +246,7 @@ def process(checkpoint: Checkpoint, *models: str) -> Iterator[tuple[subprocess.P
 
 async def ended(child: subprocess.Popen[str]) -> str:
     """Waits for the process; what it wrote."""
-    return (await asyncio.to_thread(child.communicate, None, 30))[1]
+    return (await asyncio.to_thread(child.communicate, None, 90))[1]
 
 
 async def test_sigterm_drains_live_streams_and_ends_the_process(checkpoint: Checkpoint) -> None:
