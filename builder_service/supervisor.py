@@ -87,7 +87,7 @@ class Supervisor:
         lost = self.jobs.running()
         for job in lost:
             await _end_orphan(job.child)
-        recovered = await asyncio.to_thread(self._store.recover)
+        recovered = await asyncio.to_thread(self._store.recover, [job.child for job in lost])
         log.info("store recovered", completed=recovered.completed, removed=recovered.removed)
         for job in lost:
             version = await self._published(job.spec, job.state.build_key, job.child)

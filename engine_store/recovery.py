@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from engine_store.layout import MANIFEST, Layout
 from engine_store.leases import clear_leases
 from engine_store.manifest import UNREADABLE
 from engine_store.names import VersionRef
-from engine_store.owner import owner_alive
+from engine_store.owner import owner_alive, same_owner
 from engine_store.publish import KeyRecord, Publisher
 from engine_store.records import numbers_in
 from enginehouse.errors import DataLoss
@@ -40,16 +40,32 @@ class _Sealed(msgspec.Struct):
     build_key: str
 
 
+class _Judge(NamedTuple):
+    """Tells which processes are dead, at the time `now`. `gone`: tokens of some that the caller knows to be."""
+
+    now: float
+    gone: Collection[str]
+
+    def dead(self, token: str, path: Path) -> bool:
+        """Whether the process that this token names is dead. For one that nobody here knows, `path` tells by its
+        age."""
+        if any(same_owner(token, gone) for gone in self.gone):
+            return True
+        alive = owner_alive(token)
+        return _newest(path) + FOREIGN_SECONDS <= self.now if alive is None else not alive
+
+
 class Recovery:
     """The clearing up of one store."""
 
     def __init__(self, layout: Layout, disk: Disk, publisher: Publisher, deleter: Deleter) -> None:
         self._layout, self._disk, self._publisher, self._deleter = layout, disk, publisher, deleter
 
-    def recover(self, now: float) -> Recovered:
+    def recover(self, now: float, gone: Collection[str]) -> Recovered:
         """See `EngineStore.recover`. What a damaged record may be about is left as it is."""
         completed = removed = claims = 0
-        for entry in self._dead_staging(now):
+        judge = _Judge(now, gone)
+        for entry in self._dead_staging(judge):
             with contextlib.suppress(DataLoss):
                 decided = self._decided(entry)
                 completed += decided is not None and self._publisher.finish(*decided)
@@ -57,15 +73,15 @@ class Recovery:
                 self._disk.remove(entry, "recover.staging.remove")  # after a power cut it may have both names
         for engine in self._layout.engine_names():
             with contextlib.suppress(DataLoss):
-                claims += self._clear_claims(engine, now)
-                self._settle_deletions(engine, now)
+                claims += self._clear_claims(engine, judge)
+                self._settle_deletions(engine, judge)
         clear_leases(self._layout, self._disk, now, "recover.lease.remove")
         return Recovered(completed, removed, claims)
 
-    def _dead_staging(self, now: float) -> Iterator[Path]:
+    def _dead_staging(self, judge: _Judge) -> Iterator[Path]:
         with contextlib.suppress(FileNotFoundError):
             for entry in self._layout.staging.iterdir():
-                if _dead(entry.name, entry, now):
+                if judge.dead(entry.name, entry):
                     yield entry
 
     def _decided(self, entry: Path) -> tuple[str, str, KeyRecord] | None:
@@ -75,25 +91,19 @@ class Recovery:
         record = self._publisher.decided(sealed.name, sealed.build_key, entry.name)
         return (sealed.name, sealed.build_key, record) if record else None
 
-    def _clear_claims(self, engine: str, now: float) -> int:
+    def _clear_claims(self, engine: str, judge: _Judge) -> int:
         return self._publisher.claims.clear(
             engine,
-            dead=partial(_dead, now=now),
+            dead=judge.dead,
             named=lambda: self._publisher.named(engine),
-            time=now,
+            time=judge.now,
         )
 
-    def _settle_deletions(self, engine: str, now: float) -> None:
+    def _settle_deletions(self, engine: str, judge: _Judge) -> None:
         for number in numbers_in(self._layout.tombstones(engine)) & numbers_in(self._layout.versions(engine)):
             version = VersionRef(engine, number)
-            dead = partial(_dead, path=self._layout.tombstone(*version), now=now)
+            dead = partial(judge.dead, path=self._layout.tombstone(*version))
             self._deleter.settle(version, dead, "recover")
-
-
-def _dead(token: str, path: Path, now: float) -> bool:
-    """Whether the process that this token names is dead. For one that is not known here, `path` tells by its age."""
-    alive = owner_alive(token)
-    return _newest(path) + FOREIGN_SECONDS <= now if alive is None else not alive
 
 
 def _newest(path: Path) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,11 +94,16 @@ class EngineStore:
                 self.get(engine, version)  # says that somebody else deleted it
         return self._described(VersionRef(engine, version))
 
-    def recover(self) -> Recovered:
+    def recover(self, gone: Collection[str] = ()) -> Recovered:
         """Clears up after processes that died: completes decided versions and begun deletions, removes what else is
-        staged, claimed or leased. Safe at any time."""
+        staged, claimed or leased. Safe at any time.
+
+        Args:
+            gone: owner tokens of processes that are known to be dead though they ran before a reboot or in another
+                container. What others of the kind left counts as dead after a day.
+        """
         with store_errors():
-            return self._recovery.recover(self._clock())
+            return self._recovery.recover(self._clock(), gone)
 
     def collect(self, validate_only: bool = False) -> Collected:
         """Removes versions deleted two lease times ago that no reader holds, and unused blobs. Above the quota it

@@ -263,3 +263,15 @@ def test_a_refused_step_after_the_decision_does_not_undo_it(store: EngineStore) 
 
 def test_references_are_plain_pairs() -> None:
     assert VersionRef("tiny", 1) == ("tiny", 1)
+
+
+def test_what_a_process_before_the_reboot_left_goes_once_it_is_said_to_be_gone(tmp_path: Path) -> None:
+    store, token = EngineStore(tmp_path), _foreign_token()
+    (tmp_path / "staging" / token).mkdir(parents=True)
+    _claim(tmp_path, 3, token)
+    other = token.replace("0" * 32, "1" * 32)
+    (tmp_path / "staging" / other).mkdir()
+    assert store.recover() == (0, 0, 0)
+    assert store.recover(gone=["", token]) == (0, 1, 1)
+    assert [entry.name for entry in (tmp_path / "staging").iterdir()] == [other]
+    assert publish(store).manifest.version == 4
