@@ -112,7 +112,11 @@ def loops(scratch: str, operations: list[str], faults: list[str], step: int) -> 
 
 
 def _prepare(folder: Path, operation: Operation) -> tuple[State, State]:
-    operation.prepare(EngineStore(folder / "template"))
+    def prepare() -> None:
+        operation.prepare(EngineStore(folder / "template"))
+
+    made = forked(prepare)  # a process that is dead afterwards: recovery may take what it left
+    assert not made.trouble, made.trouble
     before = state(EngineStore(folder / "template"))
     copy = _copy(folder, "done")
     operation.act(EngineStore(copy))
