@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import os
+import platform
 from pathlib import Path
 
 import msgspec
@@ -102,7 +104,12 @@ def test_the_manifest_says_what_a_server_needs(builds, make_checkpoint):
     assert manifest.features == ("sliding_window", "tokenizer")
     assert manifest.labels == {"team": "a"}
     assert manifest.source.digest.startswith("sha256:")
-    assert {"torch", "transformers", "converting_seconds", "verifying_seconds"} <= manifest.build_facts.keys()
+    facts = manifest.build_facts
+    assert {"torch", "transformers", "safetensors", "enginehouse", "python", "os", "cpus"} <= facts.keys()
+    stages = ("converting", "capturing", "compiling", "verifying")
+    assert all(float(facts[f"{stage}_seconds"]) >= 0 for stage in stages)
+    assert 50 << 20 < int(facts["peak_memory_bytes"]) < 8 << 30
+    assert platform.node() not in str(msgspec.json.encode(facts))
 
 
 def test_the_version_holds_the_documented_files(builds, make_checkpoint):
@@ -183,6 +190,19 @@ def test_a_gguf_file_gives_the_weights_of_its_model(builds, write_gguf, make_mod
     assert builds.manifest(1).eos_token_ids == (2,)
 
 
+def test_a_dummy_seed_decides_the_weights_and_is_in_the_key(builds, make_checkpoint):
+    directory = make_checkpoint()
+    (directory / "model.safetensors").unlink()
+    for seed in (0, 7, -7):
+        assert builds.run(directory, weights="dummy", dummy_seed=seed).reused is False
+    assert builds.run(directory, weights="dummy", dummy_seed=7) == ResultEvent("tiny", 2, reused=True)
+    one, two, three = (
+        load_file(builds.store.version_path("tiny", version) / "weights" / "rank0.safetensors") for version in (1, 2, 3)
+    )
+    assert not torch.equal(one["embed.weight"], two["embed.weight"])
+    assert not torch.equal(two["embed.weight"], three["embed.weight"])
+
+
 def test_dummy_weights_need_no_weights(builds, make_checkpoint):
     directory = make_checkpoint()
     (directory / "model.safetensors").unlink()
@@ -210,6 +230,24 @@ def test_a_wrong_weight_fails_verification_and_publishes_nothing(builds, make_ch
     assert caught.value.reason == "VERIFY_FAILED"
     assert float(caught.value.metadata["max_logit_diff"]) > float(caught.value.metadata["tolerance"])
     assert builds.nothing_published()
+
+
+def test_every_long_stage_reports_progress_in_small_steps(builds, make_checkpoint, monkeypatch):
+    """Small steps of a tiny model are seconds of a large one: blocks of tensors, operators, layers, pieces of files."""
+    monkeypatch.setattr("builder_service.sources.base.BLOCK_BYTES", 2000)
+    monkeypatch.setattr("engine_store.digests.PIECE", 10_000)
+    builds.run(make_checkpoint())
+    stage, steps = Stage.QUEUED, {}
+    for event in builds.events:
+        stage = event.stage if isinstance(event, StageEvent) else stage
+        if isinstance(event, ProgressEvent):
+            steps.setdefault(stage, []).append(event.done / event.total)
+    assert steps.keys() >= {Stage.FETCHING, Stage.CONVERTING, Stage.VERIFYING, Stage.PUBLISHING}
+    for stage, fractions in steps.items():
+        assert len(fractions) >= 10, stage
+        assert fractions == sorted(fractions), stage
+        assert fractions[-1] == 1.0, stage
+        assert max(b - a for a, b in itertools.pairwise([0.0, *fractions])) < 0.4, stage
 
 
 def test_progress_counts_bytes_up_to_the_whole(builds, make_checkpoint):

@@ -110,6 +110,20 @@ def test_a_file_that_may_not_be_read_is_named(directory, monkeypatch):
     assert refused(directory, "CHECKPOINT_UNREADABLE")["file"] == "model.safetensors"
 
 
+@pytest.mark.parametrize(("code", "kind"), [(5, FailedPrecondition), (116, FailedPrecondition), (28, OSError)])
+def test_a_disk_that_fails_while_tensors_are_read_names_the_file(directory, monkeypatch, code, kind):
+    checkpoint = open_checkpoint(SourceSpec(kind="huggingface", path=str(directory)), directory.parent / "cache")
+
+    def fails(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "preadv", fails)
+    with pytest.raises(kind) as caught:
+        checkpoint.tensor("model.norm.weight")
+    if kind is FailedPrecondition:
+        assert (caught.value.reason, caught.value.metadata["file"]) == ("CHECKPOINT_UNREADABLE", "model.safetensors")
+
+
 def test_a_file_that_is_cut_while_it_is_read_is_an_error_and_not_a_crash(directory):
     checkpoint = open_checkpoint(SourceSpec(kind="huggingface", path=str(directory)), directory.parent / "cache")
     os.truncate(directory / "model.safetensors", 4000)
