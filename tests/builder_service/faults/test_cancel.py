@@ -65,7 +65,7 @@ def test_it_ends_at_every_point(tmp_path: Path, how: How) -> None:
 @pytest.mark.long
 def test_the_real_child_ends_at_each_stage(tmp_path: Path, make_checkpoint: Callable[..., Path]) -> None:
     with real(tmp_path, make_checkpoint).running() as builder:
-        print("\nthe real child: " + sweep(Campaign(builder), EVERYWHERE, ["asleep", "deaf"]))
+        print("\nthe real child: " + sweep(Campaign(builder), [*STAGES, "store:publish.rename"], ["asleep", "deaf"]))
 
 
 @pytest.mark.long

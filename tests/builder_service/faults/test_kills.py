@@ -111,13 +111,14 @@ def test_whoever_is_killed_every_build_ends_and_is_whole(builder: Builder) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("who", ACTS)
 def test_at_every_point_of_a_build(builder: Builder, who: str) -> None:
-    """The child halts at each stage and at each step of its publication; then one of them is killed, or both are."""
+    """The child halts at each stage and step of its publication, at a quarter of those before the decision where the
+    daemon is killed. Then one of them is killed, or both are."""
     sweep = Sweep(builder)
     points = [point for point in sweep.points(of_child=True) if point != "said"]  # it may be gone before it is there
     forced = sweep.points(of_child=True, force=True)
-    begins = points.index("store:publish.manifest.write")
+    decides = points.index("store:publish.decide.link")
     for number, point in enumerate(points):
-        if who == "child" or number % 3 == len(who) % 3 or number >= begins or not point.startswith("store:"):
+        if who == "child" or number % 4 == len(who) % 4 or number >= decides or not point.startswith("store:"):
             how: How = "deaf" if who == "sigterm" and number % 4 == 0 else "asleep"
             sweep.round(who, point, how=how, force=bool(number % 2) and point in forced)
     sweep.campaign.check()
