@@ -58,7 +58,8 @@ def _skeleton(config: dict[str, Any], dtype: torch.dtype) -> Any:
                 parsed, dtype=dtype, trust_remote_code=False, attn_implementation="sdpa"
             )
     except Exception as error:  # which values are refused, and how, is the library's affair
-        message = f"transformers cannot make the checkpoint's model: {str(error)[:300]}. Correct config.json."
+        why = str(error).partition("\n")[0].rstrip(":.")[:300]  # further lines show the library's inside
+        message = f"transformers cannot make the checkpoint's model: {why}. Correct config.json."
         raise InvalidArgument(message, reason="INVALID_MODEL_CONFIG", metadata={"file": "config.json"}) from error
     for path, module in list(model.named_modules()):
         if any(buffer.is_meta for buffer in module.buffers(recurse=False)):

@@ -9,7 +9,7 @@ from builder_service.sources import open_checkpoint
 from builder_service.verify import HALF_FACTOR, Measured, Staged, check, make_prompts, new_tokens
 from builder_service.verify.precision import Float32Accumulate
 from builder_service.verify.reference import reference_logits
-from enginehouse.errors import FailedPrecondition
+from enginehouse.errors import FailedPrecondition, InvalidArgument
 
 SEQUENCES = [list(range(3, 43)), [5], [99, 0, 7]]
 OPTIONS = {
@@ -34,6 +34,15 @@ def test_the_streamed_reference_is_transformers(make_checkpoint, family):
             expected = model(input_ids=torch.tensor([sequence])).logits[0]
         assert logits.shape == expected.shape
         assert torch.allclose(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_config_that_transformers_refuses_is_named_without_its_inside(make_checkpoint, edit):
+    directory = make_checkpoint()
+    edit(directory / "config.json", lambda config: config.update(attention_dropout="x"))
+    with pytest.raises(InvalidArgument, match="attention_dropout") as caught:
+        reference_logits(open_directory(directory), SEQUENCES, "float32", lambda *_: None)
+    assert caught.value.reason == "INVALID_MODEL_CONFIG"
+    assert "TypeError" not in caught.value.message
 
 
 def test_the_reference_reads_each_tensor_once_and_keeps_none(make_checkpoint):
