@@ -137,7 +137,7 @@ def layers_of(gigabytes: float) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_peak_memory_does_not_grow_with_the_number_of_layers(tmp_path, capsys):
     found = {}
     for gigabytes in (1, 2, 4):
