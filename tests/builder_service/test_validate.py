@@ -24,8 +24,6 @@ from enginehouse.errors import DeadlineExceeded, ResourceExhausted
 from tests.builder_service.serving import SCRIPTED, refused, running, settings
 from tests.builder_service.sources.fake_hub import serve_hub
 
-INVALID = grpc.StatusCode.INVALID_ARGUMENT
-
 
 def _answer(operation: operations_pb2.Operation) -> tuple[pb.BuildMetadata, engine_pb2.EngineVersion]:
     metadata, version = pb.BuildMetadata(), engine_pb2.EngineVersion()
@@ -105,10 +103,8 @@ async def test_of_a_hub_repository_the_small_files_alone_are_fetched_and_checked
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         async with running(settings(tmp_path, child=ChildSettings())) as remote:
 
-            async def check(source: pb.CheckpointSource, **config: int) -> pb.BuildMetadata:
-                request = pb.BuildEngineRequest(
-                    engine_id="hub", source=source, validate_only=True, build_config=config_pb.BuildConfig(**config)
-                )
+            async def check(source: pb.CheckpointSource) -> pb.BuildMetadata:
+                request = pb.BuildEngineRequest(engine_id="hub", source=source, validate_only=True)
                 return _answer(await remote.builder.BuildEngine(request))[0]
 
             repository = pb.CheckpointSource(hub=pb.HubSource(repo="owner/name"))
@@ -119,8 +115,6 @@ async def test_of_a_hub_repository_the_small_files_alone_are_fetched_and_checked
             assert metadata.message == (
                 f"owner/name is not in the builder's cache: {size} bytes on the hub were not checked"
             )
-            with refused("OUT_OF_RANGE", INVALID):
-                await check(repository, max_seq_len=1000)
             gguf = pb.HubFile(repo="owner/name", file="model.gguf")
             assert "1000 bytes" in (await check(pb.CheckpointSource(gguf=pb.GgufSource(hub_file=gguf)))).message
             gguf.file = "other.gguf"
