@@ -38,6 +38,14 @@ async def ask(channels: dict[str, grpc.aio.Channel]) -> Answer:
     return Answer(version.SerializeToString(deterministic=True), await _tokens(channels["inference"]), tuple(health))
 
 
+async def live_requests(channel: grpc.aio.Channel) -> int:
+    """Requests that run or wait, over all models."""
+    load = await inference_pb2_grpc.InferenceServiceStub(channel).GetLoad(
+        inference_pb2.GetLoadRequest(), timeout=SECONDS
+    )
+    return sum(model.running_requests + model.queued_requests for model in load.models)
+
+
 async def _tokens(channel: grpc.aio.Channel) -> tuple[int, ...]:
     start = inference_pb2.Start(
         request_id="canary", model=CANARY, token_ids={"ids": [5, 6, 7, 8, 9]}, sampling={"max_tokens": 12}

@@ -116,12 +116,11 @@ class Fuzzer:
                 await asyncio.wait_for(self._stop.wait(), seconds)
             self._stop.set()
             _, late = await asyncio.wait(workers, timeout=GRACE_SECONDS)
-            for worker in late:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=bool(late))
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, *self._later, return_exceptions=True)
+            for task in (*late, *helpers):
+                task.cancel()
+            for result in await asyncio.gather(*workers, *helpers, *self._later, return_exceptions=True):
+                if isinstance(result, Exception):
+                    self._fault(None, "a client that sends nothing bad", f"failed: {result!r}")
             if all(process.alive() for process in self._processes.values()):
                 await self._finish(channels, expected)
         return self.report
@@ -130,6 +129,8 @@ class Fuzzer:
         self.report.end = await self._settled(channels, self.report.start)
         if (answer := await canary.ask(channels)) != expected:
             self._fault(None, "canary", f"changed at the end: {answer}")
+        if live := await canary.live_requests(channels["inference"]):
+            self._fault(None, "inference", f"{live} requests live on though every client is gone")
         for name, usage in self.report.end.items():
             start = self.report.start[name]
             if not came_back(start, usage):
