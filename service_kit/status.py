@@ -57,8 +57,18 @@ def _metadata(exc: errors.EnginehouseError) -> dict[str, str]:
 async def abort(context: grpc.aio.ServicerContext[Any, Any], exc: BaseException) -> NoReturn:
     """Ends the call with the status of `exc` and logs it. Never returns."""
     record(exc)
-    await context.abort_with_status(rpc_status.to_status(to_status(exc)))
-    raise AssertionError("abort_with_status returned")
+    error = to_error(exc)
+    status = rpc_status.to_status(errors.to_status(error))
+    await context.abort(status.code, status.details, (*status.trailing_metadata, *_pushback(error)))
+    raise AssertionError("abort returned")
+
+
+def _pushback(error: errors.EnginehouseError) -> tuple[tuple[str, str], ...]:
+    """What a client's retry policy goes by (gRFC A6): how long to wait, or that another attempt is of no use."""
+    if error.code is not grpc.StatusCode.UNAVAILABLE:
+        return ()
+    milliseconds = -1 if error.retry_after is None else round(error.retry_after * 1000)
+    return (("grpc-retry-pushback-ms", str(milliseconds)),)
 
 
 def _is_missing(exc: Exception, context: grpc.aio.ServicerContext[Any, Any]) -> bool:

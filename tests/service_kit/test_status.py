@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import grpc
 import pytest
@@ -10,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from enginehouse import errors
-from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, model_pb2
+from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, inference_pb2_grpc, model_pb2
 from service_kit import status
 
 EMPTY = inference_pb2.GetServerInfoRequest()
@@ -187,3 +188,29 @@ async def test_an_error_of_any_length_arrives(start, letter: str, error: type[er
     assert (type(arrived), arrived.reason) == (error, "TOO_LONG")
     assert (arrived.metadata["field"], arrived.metadata["count"]) == ("source.path", "7")
     assert arrived.message.startswith("No ")
+
+
+@pytest.mark.parametrize(("retry_after", "attempts"), [(None, 1), (0.01, 3)])
+async def test_a_client_tries_again_only_where_the_server_says_that_it_may(start, retry_after, attempts):
+    calls = 0
+
+    async def unavailable(context):
+        nonlocal calls
+        calls += 1
+        raise errors.Unavailable("Not now.", reason="TEST", retry_after=retry_after)
+
+    policy = {
+        "maxAttempts": 3,
+        "initialBackoff": "0.01s",
+        "maxBackoff": "0.01s",
+        "backoffMultiplier": 1,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    config = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]})
+    async with start(unavailable) as running, grpc.aio.insecure_channel(
+        f"127.0.0.1:{running.daemon.port}", options=[("grpc.service_config", config)]
+    ) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await inference_pb2_grpc.InferenceServiceStub(channel).GetServerInfo(EMPTY)
+    assert calls == attempts
+    assert errors.from_rpc_error(caught.value).reason == "TEST"
