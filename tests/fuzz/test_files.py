@@ -36,7 +36,7 @@ def fuzz(home: Path, seconds: float) -> None:
 
 @pytest.mark.timeout(300)
 def test_no_damaged_file_breaks_what_opens_it(tmp_path: Path) -> None:
-    fuzz(tmp_path, 10)
+    fuzz(tmp_path, 8)
 
 
 @pytest.mark.long

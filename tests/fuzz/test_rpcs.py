@@ -77,7 +77,7 @@ def fuzz(home: Home, processes: dict[str, Process], folder: Path, seconds: float
 
 @pytest.mark.timeout(300)
 def test_no_message_to_any_rpc_breaks_a_daemon(home: Home, processes: dict[str, Process], tmp_path: Path) -> None:
-    fuzz(home, processes, tmp_path, 15)
+    fuzz(home, processes, tmp_path, 12)
 
 
 @pytest.mark.long
