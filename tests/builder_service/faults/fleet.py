@@ -181,7 +181,9 @@ class Campaign:
         target = f"127.0.0.1:{builder.port}"
         self._calls = Calls(Endpoint(target=target, daemon="builder"), 30.0)
         # of its own, so that the followers' attempts during an outage do not slow this one's return
-        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 50)]
+        backoff = {"initial": 50, "min": 50, "max": 200}
+        options = [(f"grpc.{name}_reconnect_backoff_ms", value) for name, value in backoff.items()]
+        options.append(("grpc.use_local_subchannel_pool", 1))
         channel = grpc.insecure_channel(target, options)
         self._stub = builder_pb2_grpc.BuilderServiceStub(channel)
         self._operations = operations_pb2_grpc.OperationsStub(channel)
@@ -250,7 +252,7 @@ class Campaign:
         assert not alive, f"orphans: {alive}"
 
 
-def retried(call: Callable[[], T], seconds: float = 30.0) -> T:
+def retried(call: Callable[[], T], seconds: float = 60.0) -> T:
     """The call's answer; a daemon that is away is waited for."""
     deadline = time.monotonic() + seconds
     while True:

@@ -83,5 +83,5 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_nor_at_any_of_many_places(tmp_path: Path) -> None:
-    total = cuts(tmp_path, builds=400, count=300, seed=2)
-    print(f"\nthe power was cut at 300 of {total} calls, each with none and with some of the unsynced writes there")
+    total = cuts(tmp_path, builds=60, count=200, seed=2)
+    print(f"\nthe power was cut at 200 of {total} calls, each with none and with some of the unsynced writes there")

@@ -25,6 +25,7 @@ class Load:
         self._campaign, self._chance, self._most = campaign, random.Random(seed), most
         self.asked: list[tuple[pb.BuildEngineRequest, str]] = []
         self._ended = threading.Event()
+        self._broken: list[BaseException] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -32,8 +33,15 @@ class Load:
         self._ended.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
+        assert not self._broken, self._broken
 
     def _run(self) -> None:
+        try:
+            self._ask()
+        except BaseException as error:
+            self._broken.append(error)
+
+    def _ask(self) -> None:
         while len(self.asked) < self._most and not self._ended.wait(self._chance.random() * 0.8):
             key = self._chance.randrange(KEYS)
             fields = {"build_config": variant(key), "alias": f"alias{key}", "priority": self._chance.random()}
