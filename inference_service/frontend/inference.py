@@ -19,7 +19,7 @@ from enginehouse._gen.enginehouse.inference.v1 import inference_pb2 as pb
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2_grpc
 from enginehouse.errors import InvalidArgument
 from inference_service.frontend.admission import Admitter
-from inference_service.frontend.checks import check_int, check_token_ids, invalid
+from inference_service.frontend.checks import check_count, check_int, check_token_ids, invalid
 from inference_service.frontend.clock import wall_timestamp
 from inference_service.frontend.fields import HONOURED
 from inference_service.frontend.load import devices, load_of
@@ -31,8 +31,9 @@ from inference_service.text.tokenizer import Tokenizer
 
 CHUNK_BYTES = 1 << 20
 MAX_TEXTS = 1024
+MAX_ABORTS = 1 << 16
 MAX_LENGTH = 1 << 20
-"""Characters or ids of one call: an encoding takes a few hundred bytes for each."""
+"""Characters, bytes or ids of one call: an encoding takes a few hundred bytes for each."""
 _LIBRARIES = ("torch", "transformers", "tokenizers", "grpcio", "protobuf")
 
 
@@ -80,6 +81,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
                 reason="NOTHING_TO_ABORT",
                 metadata={"field": "server_ids"},
             )
+        check_count("server_ids", len(request.server_ids), MAX_ABORTS)
         response = pb.AbortResponse()
         for server_id in self._admitter.live_ids() if request.all else dict.fromkeys(request.server_ids):
             live = self._admitter.live(server_id)
@@ -112,6 +114,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         self, request: pb.ApplyChatTemplateRequest, context: Any
     ) -> pb.ApplyChatTemplateResponse:
         tokenizer = self._tokenizer(request.model)
+        _check_length("chat", request.chat.ByteSize(), "bytes")
         text = await self._admitter.offload(chat_text, request.chat, tokenizer)
         ids: list[int] = []
         if request.tokenize:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import torch
 
 from builder_service.convert import convert
@@ -101,8 +102,6 @@ def _read_checkpoint(source: SourceSpec, folder: Path) -> None:
 
 
 def _validating(job: BuildJob) -> BuildJob:
-    import msgspec
-
     return msgspec.structs.replace(job, validate_only=True)
 
 

@@ -50,6 +50,11 @@ async def test_what_would_take_too_much_memory_is_refused(rig: Rig) -> None:
     assert (error.reason, error.metadata["length"]) == ("TOO_LONG", str((1 << 20) + 1))
     error = await refusal(rig.inference.ApplyChatTemplate(pb.ApplyChatTemplateRequest(chat=chat, tokenize=True)))
     assert error.reason == "TOO_LONG"
+    chat = {"messages": [{"role": "user"}] * (1 << 18)}
+    error = await refusal(rig.inference.ApplyChatTemplate(pb.ApplyChatTemplateRequest(chat=chat)))
+    assert error.reason == "TOO_LONG"
+    error = await refusal(rig.inference.Abort(pb.AbortRequest(server_ids=[""] * (1 << 17))))
+    assert error.reason == "TOO_MANY"
     error = await refusal(
         rig.inference.Detokenize(pb.DetokenizeRequest(sequences=[{"ids": half}, {"ids": [*half, 5]}]))
     )
