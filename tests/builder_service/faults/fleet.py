@@ -259,7 +259,9 @@ def retried(call: Callable[[], T], seconds: float = 60.0) -> T:
         try:
             return call()
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+            # CANCELLED: the call came in a server's last moment
+            away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            if not away or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
 

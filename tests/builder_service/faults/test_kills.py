@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,6 +107,21 @@ def test_whoever_is_killed_every_build_ends_and_is_whole(builder: Builder) -> No
     for who, point in SHORT:
         sweep.round(who, point)
     sweep.campaign.check()
+
+
+def test_a_forced_version_counts_though_its_builder_froze_before_it_noted_the_key(builder: Builder) -> None:
+    """The next attempt of a forced build would publish another version."""
+    campaign = Campaign(builder)
+    builder.halts.arm("jobs:set_build_key:before", "stopped")
+    follower = campaign.submit("tiny", force=True)
+    builder.halts.halted()
+    while not campaign.store().version_numbers("tiny"):
+        time.sleep(0.02)
+    builder.kill()
+    builder.start()
+    campaign.wait(follower.name)
+    campaign.check()
+    assert campaign.store().version_numbers("tiny") == [1]
 
 
 @pytest.mark.long
