@@ -51,7 +51,7 @@ def _check(path: Path) -> None:
     from tokenizers import Tokenizer
 
     try:
-        Tokenizer.from_file(str(path))
+        Tokenizer.from_file(str(path)).encode("a")  # a template that names a second text fails only here
     except BaseException as error:  # the library raises plain Exception, and panics with a BaseException
         if not is_library_error(error):
             raise

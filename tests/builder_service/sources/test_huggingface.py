@@ -78,6 +78,16 @@ def test_a_tokenizer_that_cannot_be_read_is_refused(make_checkpoint, cache, tmp_
     assert caught.value.reason == "TOKENIZER_UNREADABLE"
 
 
+def test_a_tokenizer_that_panics_is_refused(make_checkpoint, cache, tmp_path, edit):
+    directory = make_checkpoint()
+    both = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    template = {"type": "TemplateProcessing", "single": both, "pair": both, "special_tokens": {}}
+    edit(directory / "tokenizer.json", lambda content: content.update(post_processor=template))
+    with pytest.raises(FailedPrecondition) as caught:
+        open_directory(directory, cache).write_tokenizer(tmp_path)
+    assert caught.value.reason == "TOKENIZER_UNREADABLE"
+
+
 def test_older_tokenizer_files_become_a_fast_tokenizer(make_checkpoint, cache, tmp_path):
     directory = make_checkpoint("qwen2")
     model = json.loads((directory / "tokenizer.json").read_text())["model"]

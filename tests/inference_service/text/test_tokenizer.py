@@ -73,6 +73,18 @@ def test_a_damaged_tokenizer_is_a_failed_precondition(tokenizer_dir: Path, name:
     assert caught.value.reason == "TOKENIZER_UNUSABLE"
 
 
+def test_a_tokenizer_that_panics_is_a_failed_precondition(tokenizer_dir: Path) -> None:
+    content = json.loads((tokenizer_dir / "tokenizer.json").read_text())
+    both = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+    content["post_processor"] = {"type": "TemplateProcessing", "single": both, "pair": both, "special_tokens": {}}
+    (tokenizer_dir / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = Tokenizer(tokenizer_dir)
+    for encode in (tokenizer.encode, tokenizer.encode_with_offsets):
+        with pytest.raises(FailedPrecondition) as caught:
+            encode("hello")
+        assert caught.value.reason == "TOKENIZER_UNUSABLE"
+
+
 def test_only_special_tokens_have_a_special_id(tokenizer: Tokenizer) -> None:
     assert tokenizer.special_token_id("</s>") == tokenizer.eos_token_id
     assert tokenizer.special_token_id("a") is None
