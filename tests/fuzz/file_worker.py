@@ -192,4 +192,4 @@ if __name__ == "__main__":
         replay(Path(sys.argv[3]))
     else:
         Path(sys.argv[2]).mkdir(parents=True, exist_ok=True)
-        print(json.dumps(fuzz(Path(sys.argv[2]), sys.argv[3], float(sys.argv[4]))))
+        print("\n" + json.dumps(fuzz(Path(sys.argv[2]), sys.argv[3], float(sys.argv[4]))))

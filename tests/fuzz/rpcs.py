@@ -176,18 +176,19 @@ class Fuzzer:
             if message is not None:
                 learn(self._words[daemon], message)
                 if name == "BuildEngine" and not message.done:
-                    self._start_later(self._cancel(message.name, channel, (dice or random).uniform(0, 8)))
+                    self._start_later(self._cancel(message.name, (dice or random).uniform(0, 8)))
 
     def _start_later(self, work: Any) -> None:
         task = asyncio.create_task(work)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
 
-    async def _cancel(self, operation: str, channel: grpc.aio.Channel, seconds: float) -> None:
+    async def _cancel(self, operation: str, seconds: float) -> None:
         """Builds are ended early, most of them, so that the machine has time for others."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
-        await keeper.cancel(operation, channel)
+        async with connect(self._processes["builder"]) as channel:
+            await keeper.cancel(operation, channel)
 
     async def _ask_canary(self, channels: dict[str, grpc.aio.Channel], expected: canary.Answer) -> None:
         while True:

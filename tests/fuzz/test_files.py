@@ -20,7 +20,7 @@ def fuzz(home: Path, seconds: float) -> None:
     command = [sys.executable, "-m", "tests.fuzz.file_worker", "fuzz", str(home), seed, str(seconds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + 120)
     assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads(done.stdout)
+    report = json.loads(done.stdout.splitlines()[-1])  # libraries may have printed before
     lines = [
         f"fuzz of files: {sum(report['inputs'].values())} inputs, {len(report['faults'])} faults",
         f"  inputs: {report['inputs']}",
