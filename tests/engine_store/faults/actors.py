@@ -86,7 +86,8 @@ class Writer:
         failpoint: Callable[[str], None] | None = None,
     ) -> None:
         self._failpoint = Failpoint()
-        self.store = EngineStore(root, failpoint=failpoint or self._failpoint, clock=fast_clock)
+        self._open = lambda: EngineStore(root, failpoint=failpoint or self._failpoint, clock=fast_clock)
+        self.store = self._open()
         self._path, self._journal, self._name, self._shared = journal, Journal(journal), name, shared_key
         self._random, self._count = random.Random(seed), 0
         self._pair = f"{shared_key}-pair{seed % 10 // 2}"  # a key for two writers, so that the trap is likely met
@@ -116,6 +117,7 @@ class Writer:
         writer.attempt("publish own")
 
     def _trapped(self, trap: Trap) -> bool:
+        self.store = self._open()  # a new one, which does not know yet what is durable
         self._failpoint.passed, self._failpoint.hit = 0, False
         self._failpoint.trap = trap if trap.label else None
         if trap.kinds:
@@ -179,6 +181,15 @@ class Writer:
         self.store.delete_version("tiny", done.version)
         return done
 
+    def evict(self, wanted: Event) -> Event:
+        """Makes room as a builder with a quota does; each version that went is noted."""
+        done = self.begin(wanted)
+        quota = self.store.usage().used_bytes + BLOB
+        store = EngineStore(self.store.root, failpoint=self._failpoint, clock=fast_clock, quota_bytes=quota)
+        for gone in store.make_room(BLOB + 1):
+            self._journal.note(Event(phase="evicted", attempt=wanted.attempt, version=gone.version))
+        return done
+
     def clean(self, wanted: Event, what: Callable[[], object]) -> Event:
         done = self.begin(wanted)
         what()
@@ -189,6 +200,7 @@ BEFORE = {
     "set alias": ("publish own",),
     "delete alias": ("publish own", "set alias"),
     "delete version": ("publish own",),
+    "evict": ("publish own",),
     "collect": ("publish own", "delete version", "wait"),
 }
 """What makes it likely that the operation has something to do."""
@@ -200,6 +212,7 @@ OPERATIONS: dict[str, tuple[Operation, int]] = {
     "set alias": (Writer.set_alias, 4),
     "delete alias": (Writer.delete_alias, 1),
     "delete version": (Writer.delete_version, 2),
+    "evict": (Writer.evict, 1),
     "collect": (lambda writer, wanted: writer.clean(wanted, writer.store.collect), 1),
     "recover": (lambda writer, wanted: writer.clean(wanted, writer.store.recover), 1),
 }
@@ -210,7 +223,7 @@ def _fill(folder: Path, key: str, attempt: str) -> None:
     (folder / "weights").mkdir()
     (folder / "graph.json").write_text(f'{{"key": "{key}", "attempt": "{attempt}"}}')
     (folder / "weights" / "rank0.safetensors").write_bytes(key.encode().ljust(4096, b"."))
-    (folder / "weights" / "rank1.safetensors").write_bytes(bytes([len(key) % 3]) * BLOB)
+    (folder / "weights" / "rank1.safetensors").write_bytes(bytes([sum(key.encode()) % 50]) * BLOB)
 
 
 def read_until(root: Path, journal: Path, stop: Path) -> dict[str, int]:

@@ -16,7 +16,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A step of an attempt, a trap that its writer survived, or (`seen`) what a reader found. `attempt` is unique, and
     what it published carries it; of a trap it is the writer's name."""
 
-    phase: Literal["start", "done", "failed", "seen", "trap"]
+    phase: Literal["start", "done", "failed", "evicted", "seen", "trap"]
     attempt: str
     op: str = ""
     key: str = ""

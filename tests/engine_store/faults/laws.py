@@ -28,7 +28,7 @@ def check(root: Path, events: list[Event], verified: set[int]) -> int:
         verified.add(number)
     a_number_means_one_content(events, tried, live)
     a_key_has_one_version_unless_forced(tried, live)
-    what_was_acknowledged_is_there(tried, live)
+    what_was_acknowledged_is_there(root, events, tried, live)
     for alias in ALIASES:
         records = _records(root, alias)
         an_alias_log_is_a_total_order(records, [attempt for attempt in tried if attempt.start.alias == alias])
@@ -53,9 +53,14 @@ def a_key_has_one_version_unless_forced(tried: list[Attempt], live: dict[int, Ma
         assert count <= 1 + forced[key], f"{count} versions carry {key}"
 
 
-def what_was_acknowledged_is_there(tried: list[Attempt], live: dict[int, Manifest]) -> None:
+def what_was_acknowledged_is_there(
+    root: Path, events: list[Event], tried: list[Attempt], live: dict[int, Manifest]
+) -> None:
     deletes = [attempt for attempt in tried if attempt.start.op == "delete version"]
     wanted_gone = {attempt.start.version for attempt in deletes}
+    wanted_gone |= {event.version for event in events if event.phase == "evicted"}
+    if any(attempt.start.op == "evict" and not attempt.done for attempt in tried):  # what it hid is not known
+        wanted_gone |= {int(path.name) for path in root.glob("engines/tiny/tombstones/*")}
     for attempt in deletes:
         assert not attempt.done or attempt.start.version not in live, f"{attempt} is back"
     for attempt in tried:
@@ -101,8 +106,10 @@ def an_alias_leads_to_a_version(
     """Unless a deleter died between hiding the version and looking at the aliases again."""
     version = records[max(records)].version if records else 0
     if version and version not in live:
-        unsure = [a for a in tried if not a.done and a.start.op in ("delete version", "set alias")]
-        assert version in {attempt.start.version for attempt in unsure}, f"{alias} leads to the deleted {version}"
+        unsure = [a.start for a in tried if not a.done]
+        named = {start.version for start in unsure if start.op in ("delete version", "set alias")}
+        evicting = any(start.op == "evict" for start in unsure)
+        assert version in named or evicting, f"{alias} leads to the deleted {version}"
 
 
 def _records(root: Path, alias: str) -> dict[int, AliasRecord]:

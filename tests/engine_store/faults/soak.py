@@ -146,6 +146,7 @@ def _trace(template: Path, op: str, kinds: Kind | None) -> list[str]:
         labels: list[str] = []
         writer = Writer(copy / "store", copy / "journal", "copy", "shared", 1, labels.append)
         writer.prepare(op)
+        writer.store = EngineStore(copy / "store", failpoint=labels.append, clock=fast_clock)
         labels.clear()
         shim.arm(Fault(writer.store.root, kinds=kinds or DURABLE))
         writer.attempt(op)
