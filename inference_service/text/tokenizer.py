@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from enginehouse.errors import FailedPrecondition, InvalidArgument
 from inference_service.text.detokenizer import make_detokenizer
-from inference_service.text.vocabulary import Vocabulary
+from inference_service.text.vocabulary import Vocabulary, unusable, usable
 
 _CONFIG_FILES = ("tokenizer_config.json", "config.json")
 # Names of apply_chat_template's own parameters and of what it passes to every template.
@@ -43,7 +42,7 @@ class Tokenizer:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         _refuse_code(directory)
-        with _usable():
+        with usable():
             self._hf = _load(directory)
             self.vocabulary = Vocabulary(self._hf.backend_tokenizer)
 
@@ -70,13 +69,13 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`, with the special tokens (BOS) that the tokenizer adds unless told not to."""
-        with _usable():
+        with usable():
             ids: list[int] = self._hf.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def encode_with_offsets(self, text: str, *, add_special_tokens: bool = True) -> Encoded:
         """As `encode`, with where each token stands in `text`."""
-        with _usable():
+        with usable():
             encoding = self._hf.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return Encoded(encoding.ids, encoding.offsets)
 
@@ -85,8 +84,7 @@ class Tokenizer:
     ) -> str:
         """The one-shot decode. Ids without a spelling give no text."""
         if skip_special_tokens or spaces_between_special_tokens:
-            with _usable():
-                return self.vocabulary.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            return self.vocabulary.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         detokenizer = make_detokenizer(self.vocabulary, skip_special_tokens=False, spaces_between_special_tokens=False)
         return "".join([*map(detokenizer.push, token_ids), detokenizer.flush()])
 
@@ -161,30 +159,13 @@ def _load(directory: Path) -> Any:
             str(directory), use_fast=True, trust_remote_code=False, local_files_only=True
         )
     except Exception as error:  # the libraries raise whatever a damaged file leads them to
-        raise _unusable() from error
+        raise unusable() from error
     if not tokenizer.is_fast:
         raise FailedPrecondition(
             "The engine's tokenizer has no fast form (tokenizer.json); convert it and build the engine again.",
             reason="TOKENIZER_NOT_FAST",
         )
     return tokenizer
-
-
-@contextmanager
-def _usable() -> Iterator[None]:
-    """A panic of the library is no Exception, and would pass everything that expects one."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise _unusable() from error
-
-
-def _unusable() -> FailedPrecondition:
-    return FailedPrecondition(
-        "The engine's tokenizer cannot be read; build the engine again.", reason="TOKENIZER_UNUSABLE"
-    )
 
 
 def _refuse_code(directory: Path) -> None:
@@ -194,7 +175,7 @@ def _refuse_code(directory: Path) -> None:
         try:
             asks = path.is_file() and "auto_map" in json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, TypeError, RecursionError) as error:
-            raise _unusable() from error
+            raise unusable() from error
         if asks:
             raise FailedPrecondition(
                 f"The tokenizer asks for remote code (`auto_map` in {name}), which is never run.",

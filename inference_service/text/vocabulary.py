@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 from tokenizers import Tokenizer as BackendTokenizer
+
+from enginehouse.errors import FailedPrecondition
 
 
 def _byte_of_char() -> dict[str, int]:
@@ -61,7 +65,26 @@ class Vocabulary:
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         """The one-shot decode."""
-        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        with usable():
+            return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+
+def unusable() -> FailedPrecondition:
+    """The refusal of an engine whose tokenizer's files are damaged."""
+    return FailedPrecondition(
+        "The engine's tokenizer cannot be read; build the engine again.", reason="TOKENIZER_UNUSABLE"
+    )
+
+
+@contextmanager
+def usable() -> Iterator[None]:
+    """Raises `unusable` for a panic of the library, which is no Exception and would pass all that expects one."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise unusable() from error
 
 
 def _bytes_of_token(token: str) -> bytes:
