@@ -50,7 +50,7 @@ def call_all(builder: Builder) -> tuple[list[Answer], Campaign]:
         campaign = campaigns[number % len(campaigns)]
         request = campaign.request("shared", **{"build_config": variant(key), **fields_of(key, client)})
         gate.wait()
-        done = campaign.wait(campaign.ask(request).name, 240)
+        done = campaign.wait(campaign.ask(request).name, 900)
         return Answer(key, version(done), metadata(done).reused)
 
     with ThreadPoolExecutor(KEYS * CLIENTS) as pool:
