@@ -17,11 +17,11 @@ def test_an_operation_with_a_fault_at_some_calls_is_whole_or_undone_and_clean(tm
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_operation_with_a_fault_at_any_call_is_whole_or_undone_and_clean(
     tmp_path: Path, operation: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = _loop(tmp_path, [operation], list(FAULTS), 1, timeout=800)
+    done = _loop(tmp_path, [operation], list(FAULTS), 1, timeout=1700)
     with capsys.disabled():
         print(f"\n{operation} under faults: {done}")

@@ -39,32 +39,32 @@ def test_a_writer_relies_on_nothing_that_a_dead_one_had_not_synced(ram: str) -> 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_writer_relies_on_nothing_that_one_killed_at_any_call_had_not_synced(
     ram: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = drive("tests.engine_store.faults.power", "heirs", ram, 1, 1, timeout=800)
+    done = drive("tests.engine_store.faults.power", "heirs", ram, 1, 1, timeout=1700)
     with capsys.disabled():
         print(f"\npower cuts after a kill: {done}")
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_after_a_power_cut_at_any_call_all_that_was_acknowledged_is_there_and_whole(
     ram: str, scenario: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = _cut(ram, scenario, 4, 0, lying=False, timeout=800)
+    done = _cut(ram, scenario, 4, 0, lying=False, timeout=1700)
     with capsys.disabled():
         print(f"\npower cuts, {scenario}: {done}")
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_after_a_power_cut_at_any_call_of_a_disk_that_ignores_fsync_damage_is_told(
     ram: str, scenario: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = _cut(ram, scenario, 4, 0, lying=True, timeout=800)
+    done = _cut(ram, scenario, 4, 0, lying=True, timeout=1700)
     with capsys.disabled():
         print(f"\npower cuts with lying fsync, {scenario}: {done}")

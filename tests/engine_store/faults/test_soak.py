@@ -26,8 +26,8 @@ def test_many_rounds_of_writers_that_die_and_fail_leave_readers_only_whole_versi
 ) -> None:
     """Nearly each label and each call of each operation is met by a kill and by errors (test_labels.py and
     test_nth_call.py: each, but one at a time)."""
-    total = _soak(tmp_path, 120, 2, timeout=1100)
+    total = _soak(tmp_path, 100, 2, timeout=1100)
     with capsys.disabled():
         print("\nstore soak:", json.dumps(total))
-    assert len(total["labels_never_killed"]) < 5
-    assert total["traps_left"] <= total["traps"] // 5
+    assert len(total["labels_never_killed"]) < 3
+    assert total["traps_left"] <= total["traps"] // 10
