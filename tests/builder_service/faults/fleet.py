@@ -204,12 +204,14 @@ class Campaign:
         return retried(lambda: self._stub.BuildEngine(request, timeout=30))
 
     def wait(self, name: str, seconds: float = 60.0) -> operations_pb2.Operation:
-        """Waits for the end of a build; follows no outage."""
-        request = operations_pb2.WaitOperationRequest(name=name)
-        request.timeout.FromMilliseconds(int(seconds * 1000))
-        operation = retried(lambda: self._operations.WaitOperation(request, timeout=seconds + 10))
-        assert operation.done, f"{name} does not end: {operation}"
-        return operation
+        """Waits for the end of a build, through outages."""
+        request, deadline = operations_pb2.WaitOperationRequest(name=name), time.monotonic() + seconds
+        request.timeout.FromSeconds(20)
+        while True:
+            operation = retried(lambda: self._operations.WaitOperation(request, timeout=40))
+            if operation.done:
+                return operation
+            assert time.monotonic() < deadline, f"{name} does not end: {metadata(operation)}"
 
     def status(self, name: str) -> pb.BuildMetadata:
         return metadata(self._operations.GetOperation(operations_pb2.GetOperationRequest(name=name), timeout=30))

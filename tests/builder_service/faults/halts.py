@@ -78,6 +78,12 @@ class Halts:
             time.sleep(0.005)
         raise AssertionError(f"nothing halted at {self._armed.read_text()}; passed: {self.passed()[-40:]}")
 
+    def go_on(self, pid: int) -> None:
+        """Lets a process that halted "stopped" go on: once it has stopped, as it says so a moment before."""
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+        os.kill(pid, signal.SIGCONT)
+
     def passed(self) -> list[Passed]:
         """All that was passed, in order."""
         with contextlib.suppress(FileNotFoundError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import time
@@ -100,7 +99,7 @@ def test_a_stopped_child_holds_its_build_up_and_no_more(tmp_path: Path) -> None:
             follower = campaign.submit(act)
             halted = builder.halts.halted()
             if act == "continue":
-                os.kill(halted, signal.SIGCONT)
+                builder.halts.go_on(halted)
             else:
                 assert builder.kill(signal.SIGTERM) == 0
                 builder.start()
