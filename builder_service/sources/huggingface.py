@@ -145,11 +145,14 @@ def _shard_files(path: Path, index: dict[str, str] | None) -> list[str]:
     raise FailedPrecondition(message, reason="CHECKPOINT_NO_WEIGHTS", metadata={"path": path})
 
 
+_MAX_NAME = 200  # file systems refuse to look for names above 255 bytes
+
+
 def _indexed_shards(path: Path, index: dict[str, str]) -> list[str]:
     shards = sorted(set(index.values()))
     for shard in shards:
-        if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            message = f"{INDEX} names {shard!r}, which is no safetensors file beside it."
+        if Path(shard).name != shard or len(shard) > _MAX_NAME or not shard.endswith(".safetensors"):
+            message = f"{INDEX} names {shard[:80]!r}, which is no safetensors file beside it."
             raise broken("CHECKPOINT_CORRUPT", message, file=INDEX)
         if not (path / shard).is_file():
             message = f"{INDEX} names {shard}, which is missing; download it."

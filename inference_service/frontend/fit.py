@@ -39,6 +39,8 @@ def check_graph(graph: Graph, manifest: Manifest) -> None:
     Raises:
         DataLoss: reason MANIFEST_MISMATCH, metadata `field`.
     """
+    if "logits" not in graph.outputs:
+        raise _mismatch(manifest, "vocab_size")
     logits = graph.values[graph.outputs["logits"]].shape[-1]
     if manifest.vocab_size != logits or any(token_id >= manifest.vocab_size for token_id in manifest.eos_token_ids):
         raise _mismatch(manifest, "vocab_size")

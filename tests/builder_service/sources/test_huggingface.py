@@ -78,6 +78,19 @@ def test_a_tokenizer_that_cannot_be_read_is_refused(make_checkpoint, cache, tmp_
     assert caught.value.reason == "TOKENIZER_UNREADABLE"
 
 
+@pytest.mark.parametrize("name", ["a" * 300 + ".safetensors", "../model.safetensors", "\0.safetensors", "", "x.bin"])
+def test_an_index_that_names_no_file_beside_it_is_refused(make_checkpoint, cache, edit, name):
+    directory = make_checkpoint(max_shard_size="40KB")
+
+    def rename(index):
+        index["weight_map"][next(iter(index["weight_map"]))] = name
+
+    edit(directory / "model.safetensors.index.json", rename)
+    with pytest.raises(FailedPrecondition) as caught:
+        open_directory(directory, cache)
+    assert caught.value.reason in ("CHECKPOINT_CORRUPT", "CHECKPOINT_MISSING_SHARD")
+
+
 def test_a_tokenizer_that_panics_is_refused(make_checkpoint, cache, tmp_path, edit):
     directory = make_checkpoint()
     both = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
