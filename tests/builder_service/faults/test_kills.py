@@ -158,11 +158,12 @@ def test_while_it_recovers(builder: Builder, left: str) -> None:
     """A daemon dies with a build, decided or not, and the next one at each step of taking it up again."""
     sweep = Sweep(builder)
 
-    def leave(engine: str, number: int) -> None:
+    def leave(engine: str, number: int) -> str:
         builder.halts.arm(left)
-        sweep.campaign.submit(engine, build_config=variant(number))
+        operation = sweep.campaign.submit(engine, build_config=variant(number)).name
         builder.halts.halted()
         builder.kill()
+        return operation
 
     leave("first", 800)
     before = len(builder.halts.passed())
@@ -171,12 +172,13 @@ def test_while_it_recovers(builder: Builder, left: str) -> None:
     rows = [row.point for row in builder.halts.passed()[before:] if row.who == "daemon"]
     points = list(dict.fromkeys(rows[: rows.index("jobs:submit:before")]))
     for number, point in enumerate(points):
-        leave(f"r{number}", number)
+        operation = leave(f"r{number}", number)
         builder.halts.arm(point, "stopped")
         builder.launch()
         builder.halts.halted()
         builder.kill()
         builder.start()
+        sweep.campaign.wait(operation)
     sweep.campaign.check()
     assert all(len(sweep.store.version_numbers(engine)) == 1 for engine in sweep.store.list_engines())
     print(f"\nthe daemon was killed at {len(points)} points of its recovery: {', '.join(points)}")
