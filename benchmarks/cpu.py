@@ -160,8 +160,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def prepare(args: argparse.Namespace) -> None:
     """Builds the engine, and the config that the peers make their random model from."""
+    from builder_service.build.pipeline import run_build
     from builder_service.job import BuildConfig, BuildJob, SourceSpec
-    from builder_service.pipeline import run_build
 
     config = args.work / "config"
     config.mkdir(parents=True)

@@ -23,8 +23,8 @@ import torch
 from cpu import SMOLLM2_135M
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from builder_service.build.pipeline import run_build
 from builder_service.job import BuildConfig, BuildJob, SourceSpec
-from builder_service.pipeline import run_build
 from engine_store import EngineStore
 from engine_store.manifest import Manifest
 from inference_service.config import KvCacheConfig, ModelConfig, RunnerConfig, SchedulerConfig

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from builder_service.capture import capture
+from builder_service.build.capture import capture
 from builder_service.models import read_spec, weight_parts
 from engine_ops.contract import Chunk, make_pools, step_inputs
 from engine_ops.graph import encode

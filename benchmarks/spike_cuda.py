@@ -119,7 +119,7 @@ OPERATORS = {**REFERENCES, "qkv_rope_kv": qkv_rope_kv, "paged_attention": decode
 
 
 def captured_graph(shape: str, device: str) -> Graph:
-    from builder_service.capture import capture  # not needed with --graph
+    from builder_service.build.capture import capture  # not needed with --graph
     from builder_service.models import read_spec
 
     spec = read_spec({"architectures": ["LlamaForCausalLM"], **SHAPES[shape]})

@@ -23,7 +23,7 @@ import tensorrt_rtx as trt
 import torch
 from torch import Tensor
 
-from builder_service.capture import capture
+from builder_service.build.capture import capture
 from builder_service.models import read_spec
 from engine_ops.contract import resolve, torch_dtype
 from engine_ops.graph import Graph, Node, decode

@@ -94,8 +94,8 @@ def _run(writer: EventWriter) -> ResultEvent:
         job = msgspec.json.decode(sys.stdin.buffer.read(MAX_JOB_BYTES), type=BuildJob)
     except msgspec.MsgspecError as error:
         raise InvalidArgument(f"The build job cannot be read: {error}", reason="BAD_JOB") from error
-    from builder_service.pipeline import run_build  # after the thread limits, which torch reads when it loads
-    from builder_service.validate import run_check
+    from builder_service.build.pipeline import run_build  # after the thread limits, which torch reads when it loads
+    from builder_service.build.validate import run_check
 
     return (run_check if job.validate_only else run_build)(job, writer.report)
 
@@ -150,11 +150,11 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _error_event(error: BaseException) -> ErrorEvent:
     traceback.print_exception(error, file=sys.stderr)
-    typed = _typed(error)
+    typed = typed(error)
     return ErrorEvent(typed.code.value[0], typed.reason, typed.message, typed.metadata)
 
 
-def _typed(error: BaseException) -> EnginehouseError:
+def typed(error: BaseException) -> EnginehouseError:
     """What the caller may know of an error."""
     if isinstance(error, EnginehouseError):
         return error
@@ -162,6 +162,10 @@ def _typed(error: BaseException) -> EnginehouseError:
         return ResourceExhausted("The build ran out of memory; give the builder more.", reason="OUT_OF_MEMORY")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceExhausted("The builder's disk is full; free some space and build again.", reason="DISK_FULL")
+    if isinstance(error, OSError) and error.errno:
+        name = errno.errorcode.get(error.errno, str(error.errno))
+        message = f"Reading or writing a file failed ({name}); check the builder's disks, then build again."
+        return Internal(message, reason="BUILD_IO", metadata={"errno": name})
     return Internal("The build failed inside the builder; its log has the details.", reason="BUILD_FAILED")
 
 

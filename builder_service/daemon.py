@@ -19,14 +19,14 @@ from pathlib import Path
 
 from google.longrunning import operations_pb2_grpc
 
+from builder_service.api.operations import BuilderOperations
+from builder_service.api.requests import Site
+from builder_service.api.servicer import BuilderServicer
+from builder_service.api.validator import Validator
 from builder_service.collector import Collector
-from builder_service.jobs import HISTORY_SECONDS, JobStore
-from builder_service.operations import BuilderOperations
-from builder_service.process import ChildSettings
-from builder_service.requests import Site
-from builder_service.servicer import BuilderServicer
-from builder_service.supervisor import Supervisor
-from builder_service.validator import Validator
+from builder_service.queue.jobs import HISTORY_SECONDS, JobStore
+from builder_service.queue.process import ChildSettings
+from builder_service.queue.supervisor import Supervisor
 from engine_store import EngineStore
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
 from enginehouse.errors import FailedPrecondition, InvalidArgument

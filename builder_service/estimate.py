@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from builder_service.build.tokenizer_files import TOKENIZER_FILES
 from builder_service.gguf_shapes import read_shapes
 from builder_service.job import BuildJob
 from builder_service.models import DecoderSpec, read_spec, weight_parts
-from builder_service.tokenizer_files import TOKENIZER_FILES
 from enginehouse.errors import EnginehouseError
 
 _MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""The one decoder: a spec written as a torch module over the operators, to be traced by `builder_service.capture`.
+"""The one decoder: a spec as a torch module over the operators, to be traced by `builder_service.build.capture`.
 
 Module paths give the canonical weight names. Shapes: T packed tokens, H hidden, R logits rows.
 """

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import torch
 
+from builder_service.build.tokenizer_files import copy_tokenizer
 from builder_service.models import read_spec, weight_parts
 from builder_service.sources.base import Progress, assemble, row_ranges
 from builder_service.sources.huggingface import read_config
 from builder_service.sources.json_files import read_json
 from builder_service.sources.preflight import refuse_code
-from builder_service.tokenizer_files import copy_tokenizer
 from engine_store.manifest import Source
 from enginehouse.errors import NotFound
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
+from builder_service.build.tokenizer_files import GENERATION_CONFIG, write_json
 from builder_service.sources.base import broken
-from builder_service.tokenizer_files import GENERATION_CONFIG, write_json
 from enginehouse.errors import Unimplemented
 
 CONTROL, USER_DEFINED = 3, 4

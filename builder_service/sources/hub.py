@@ -15,6 +15,7 @@ from huggingface_hub import HfApi, constants
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import validate_repo_id
 
+from builder_service.build.tokenizer_files import TOKENIZER_FILES
 from builder_service.job import SourceSpec
 from builder_service.models import read_spec
 from builder_service.sources.base import Progress, broken
@@ -23,7 +24,6 @@ from builder_service.sources.hub_errors import translate
 from builder_service.sources.hub_transfer import ATTEMPTS, PAUSE_SECONDS, Remote, fetch, is_transient
 from builder_service.sources.huggingface import INDEX, SINGLE, read_config, read_index
 from builder_service.sources.preflight import PICKLED, refuse_code, refuse_quantised
-from builder_service.tokenizer_files import TOKENIZER_FILES
 from enginehouse.errors import FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted, Unavailable
 
 LISTING_SECONDS = 4.0

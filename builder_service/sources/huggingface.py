@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from builder_service.build.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
 from builder_service.sources.base import Progress, TensorFile, assemble, broken
 from builder_service.sources.digest import DigestCache
 from builder_service.sources.json_files import read_json, read_unique_json
 from builder_service.sources.preflight import PICKLED, check_files, refuse_code, refuse_quantised
 from builder_service.sources.safetensors_header import TensorInfo, read_header
-from builder_service.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
 from engine_store.manifest import Source
 from enginehouse.errors import EnginehouseError, FailedPrecondition, NotFound
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from builder_service.build.tokenizer_files import has_tokenizer
 from builder_service.sources.base import Checkpoint
-from builder_service.tokenizer_files import has_tokenizer
 from builder_service.verify.engine import Generated, generate
 from builder_service.verify.reference import reference_logits
 from engine_ops.graph import Graph

@@ -13,7 +13,7 @@ from google.longrunning import operations_pb2, operations_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from builder_service.daemon import BuilderSettings, register
-from builder_service.process import ChildSettings
+from builder_service.queue.process import ChildSettings
 from engine_store import EngineStore
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc

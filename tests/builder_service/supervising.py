@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from builder_service.estimate import Estimate
-from builder_service.events import Finished, Log
 from builder_service.job import BuildJob, SourceSpec, Stage
-from builder_service.jobs import JobStore
-from builder_service.process import ChildSettings
-from builder_service.supervisor import Supervisor
+from builder_service.queue.events import Finished, Log
+from builder_service.queue.jobs import JobStore
+from builder_service.queue.process import ChildSettings
+from builder_service.queue.supervisor import Supervisor
 from engine_store import EngineStore
 
 SCRIPTED = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from builder_service import child
 from builder_service.child import EventWriter
 from builder_service.job import (
     BuildJob,
@@ -23,7 +25,7 @@ from builder_service.job import (
     Stage,
     StageEvent,
 )
-from builder_service.memory import anonymous_bytes
+from builder_service.queue.memory import anonymous_bytes
 from engine_store import EngineStore
 
 DECODER = msgspec.json.Decoder(ChildEvent)
@@ -79,6 +81,22 @@ def test_an_internal_error_shows_nothing_of_the_inside(make_checkpoint, tmp_path
     assert events[-1].code == 13
     assert str(tmp_path) not in events[-1].message
     assert "Traceback" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.EIO, "bad", "/secret/path"), "BUILD_IO"),
+        (OSError(errno.ENOSPC, "full", "/secret/path"), "DISK_FULL"),
+        (MemoryError(), "OUT_OF_MEMORY"),
+        (OSError("/secret/path"), "BUILD_FAILED"),
+        (KeyError("/secret/path"), "BUILD_FAILED"),
+    ],
+)
+def test_a_failure_of_the_machine_is_typed_and_tells_no_path(error, reason):
+    typed = child.typed(error)
+    assert typed.reason == reason
+    assert "secret" not in typed.message + str(typed.metadata)
 
 
 def test_what_libraries_print_does_not_reach_the_events(tmp_path):

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from builder_service.daemon import only_builder
-from builder_service.process import ChildSettings
+from builder_service.queue.process import ChildSettings
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc, engine_pb2
 from enginehouse.errors import FailedPrecondition, InvalidArgument
@@ -24,7 +24,7 @@ DAEMON = """
 import sys
 from pathlib import Path
 from builder_service.daemon import BuilderSettings, main
-from builder_service.process import ChildSettings
+from builder_service.queue.process import ChildSettings
 from service_kit import logs
 from service_kit.server import ServerSettings
 logs.setup()

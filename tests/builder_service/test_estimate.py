@@ -21,7 +21,7 @@ from builder_service.estimate import Estimate, estimate, needs_of
 from builder_service.gguf_shapes import read_shapes
 from builder_service.job import BuildConfig, BuildJob, ResultEvent, SourceSpec
 from builder_service.models import read_spec, weight_parts
-from builder_service.process import Child, ChildSettings
+from builder_service.queue.process import Child, ChildSettings
 from tests.builder_service.sources.test_hub import COMMIT, fill_cache
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from builder_service.api.requests import Site, read_build
 from builder_service.models import read_spec, weight_parts
-from builder_service.requests import Site, read_build
 from enginehouse._gen.enginehouse.builder.v1 import build_config_pb2 as config_pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.common.v1 import common_pb2

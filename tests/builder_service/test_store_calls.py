@@ -12,9 +12,9 @@ import grpc
 import pytest
 from google.longrunning import operations_pb2
 
+from builder_service.api.files import Files
 from builder_service.collector import Collector
-from builder_service.files import Files
-from builder_service.process import ChildSettings
+from builder_service.queue.process import ChildSettings
 from engine_store import EngineStore, Manifest
 from engine_store.digests import digest_bytes
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb

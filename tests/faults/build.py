@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from builder_service.build.pipeline import run_build
 from builder_service.child import _typed
 from builder_service.job import BuildJob, SourceSpec
-from builder_service.pipeline import run_build
 from engine_store import EngineStore
 from enginehouse.errors import EnginehouseError
 from tests.builder_service.conftest import make_tokenizer, random_model

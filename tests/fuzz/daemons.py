@@ -21,8 +21,8 @@ import msgspec
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from builder_service.build.pipeline import run_build
 from builder_service.job import BuildConfig, BuildJob, SourceSpec
-from builder_service.pipeline import run_build
 from engine_store import EngineStore
 from enginehouse.errors import EnginehouseError
 from tests.builder_service.conftest import make_tokenizer, random_model

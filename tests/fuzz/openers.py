@@ -12,12 +12,12 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from builder_service.convert import convert
+from builder_service.build.convert import convert
+from builder_service.build.pipeline import run_build
+from builder_service.build.validate import run_check
 from builder_service.job import BuildConfig, BuildJob, SourceSpec
 from builder_service.models import read_spec, weight_parts
-from builder_service.pipeline import run_build
 from builder_service.sources import open_checkpoint
-from builder_service.validate import run_check
 from engine_ops.graph import decode
 from engine_store import EngineStore
 from enginehouse.errors import EnginehouseError

@@ -24,8 +24,8 @@ from google.longrunning import operations_pb2, operations_pb2_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+from builder_service.build.pipeline import run_build
 from builder_service.job import BuildConfig, BuildJob, SourceSpec
-from builder_service.pipeline import run_build
 from engine_store import EngineStore
 from engine_store.leases import LEASE_SECONDS
 from enginehouse import errors

@@ -207,9 +207,12 @@ async def test_a_client_tries_again_only_where_the_server_says_that_it_may(start
         "retryableStatusCodes": ["UNAVAILABLE"],
     }
     config = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]})
-    async with start(unavailable) as running, grpc.aio.insecure_channel(
-        f"127.0.0.1:{running.daemon.port}", options=[("grpc.service_config", config)]
-    ) as channel:
+    async with (
+        start(unavailable) as running,
+        grpc.aio.insecure_channel(
+            f"127.0.0.1:{running.daemon.port}", options=[("grpc.service_config", config)]
+        ) as channel,
+    ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await inference_pb2_grpc.InferenceServiceStub(channel).GetServerInfo(EMPTY)
     assert calls == attempts

@@ -51,7 +51,7 @@ def builder(
 ) -> None:
     """Start the builder daemon."""
     daemon = _import("builder", "builder_service.daemon")
-    process = _import("builder", "builder_service.process")
+    process = _import("builder", "builder_service.queue.process")
     settings = daemon.BuilderSettings(
         store=store,
         state=state,

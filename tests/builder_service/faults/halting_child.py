@@ -83,8 +83,8 @@ def _replace(module: str, **content: object) -> None:
 def main() -> int:
     HALTS.reached("start")
     if sys.argv[1] == "scripted":
-        _replace("builder_service.pipeline", run_build=partial(halting, scripted_build))
-        _replace("builder_service.validate", run_check=None)
+        _replace("builder_service.build.pipeline", run_build=partial(halting, scripted_build))
+        _replace("builder_service.build.validate", run_check=None)
     else:
         from builder_service import pipeline
 

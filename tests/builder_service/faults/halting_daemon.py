@@ -14,10 +14,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from builder_service import daemon, jobs, turns
-from builder_service.events import Finished, Started
-from builder_service.jobs import JobStore
-from builder_service.process import ChildSettings
+from builder_service import daemon
+from builder_service.queue import jobs, turns
+from builder_service.queue.events import Finished, Started
+from builder_service.queue.jobs import JobStore
+from builder_service.queue.process import ChildSettings
 from engine_store import EngineStore
 from service_kit import logs
 from service_kit.server import ServerSettings
@@ -46,7 +47,7 @@ def _kind(args: tuple[Any, ...]) -> list[str]:
     return [
         f"{type(each).__name__}-{each.stage}" if isinstance(each, Started | Finished) else type(each).__name__
         for each in args
-        if hasattr(each, "__struct_fields__") and type(each).__module__ == "builder_service.events"
+        if hasattr(each, "__struct_fields__") and type(each).__module__ == "builder_service.queue.events"
     ]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from builder_service.events import RUNNING, Finished, Log, Progress, Started, fraction
 from builder_service.job import BuildJob, SourceSpec, Stage
-from builder_service.jobs import JobStore
-from builder_service.state import Job
+from builder_service.queue.events import RUNNING, Finished, Log, Progress, Started, fraction
+from builder_service.queue.jobs import JobStore
+from builder_service.queue.state import Job
 from tests.faults import shim
 
 SPEC = BuildJob(engine_id="tiny", store="/s", cache="/c", source=SourceSpec(kind="huggingface", path="/m"))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from builder_service.jobs import JobStore
+from builder_service.queue.jobs import JobStore
 from tests.faults.driver import drive
 from tests.faults.power_cut import Disk, nothing_more, safe_bytes, some, torn_bytes
 from tests.faults.shim import Call, Kind, read_log

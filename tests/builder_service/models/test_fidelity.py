@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from builder_service.capture import capture
+from builder_service.build.capture import capture
 from engine_ops.contract import Chunk, make_pools, step_inputs
 from engine_ops.run import run_graph
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from builder_service.convert import check_parameters, plan_layout
+from builder_service.build.convert import check_parameters, plan_layout
 from builder_service.job import SourceSpec
 from builder_service.models import read_spec, weight_parts
 from builder_service.sources import open_checkpoint, open_dummy

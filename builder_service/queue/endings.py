@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from typing import NamedTuple
 
-from builder_service.events import Finished
 from builder_service.job import ErrorEvent, Stage
-from builder_service.process import Outcome
+from builder_service.queue.events import Finished
+from builder_service.queue.process import Outcome
 from enginehouse.errors import Cancelled, EnginehouseError, Internal, ResourceExhausted
 
 

@@ -15,17 +15,17 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 
-from builder_service import endings
-from builder_service.endings import Version
 from builder_service.estimate import Estimate
-from builder_service.events import Event, Finished, Log, Started
 from builder_service.job import BuildJob, KeyEvent, ResultEvent, Stage
-from builder_service.jobs import JobStore
-from builder_service.process import ChildSettings
-from builder_service.running import RunningBuild
-from builder_service.sharing import Sharing, may_share
-from builder_service.state import Job
-from builder_service.turns import Budget, choose
+from builder_service.queue import endings
+from builder_service.queue.endings import Version
+from builder_service.queue.events import Event, Finished, Log, Started
+from builder_service.queue.jobs import JobStore
+from builder_service.queue.process import ChildSettings
+from builder_service.queue.running import RunningBuild
+from builder_service.queue.sharing import Sharing, may_share
+from builder_service.queue.state import Job
+from builder_service.queue.turns import Budget, choose
 from engine_store import EngineStore
 from engine_store.owner import owner_alive, owner_pid
 from enginehouse.errors import EnginehouseError, ResourceExhausted

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from builder_service.convert import check_parameters, convert, plan_layout
+from builder_service.build.convert import check_parameters, convert, plan_layout
 from builder_service.job import SourceSpec
 from builder_service.models import read_spec, weight_parts
 from builder_service.sources import open_checkpoint

@@ -12,10 +12,10 @@ import grpc
 import pytest
 from google.longrunning import operations_pb2
 
+from builder_service.api.validator import Validator
 from builder_service.daemon import BuilderSettings
 from builder_service.job import BuildJob, SourceSpec
-from builder_service.process import ChildSettings
-from builder_service.validator import Validator
+from builder_service.queue.process import ChildSettings
 from engine_store.owner import owner_alive
 from enginehouse._gen.enginehouse.builder.v1 import build_config_pb2 as config_pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from builder_service.job import BuildConfig, BuildJob, ChildEvent, ResultEvent, SourceSpec, Stage, StageEvent
-from builder_service.memory import anonymous_bytes
 from builder_service.models import read_spec, weight_parts
+from builder_service.queue.memory import anonymous_bytes
 
 GIB = 1 << 30
 LIMIT = 1_500_000_000

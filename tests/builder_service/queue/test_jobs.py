@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder_service.events import FINAL, NEXT_STAGES, RUNNING, Finished, Log, Memory, Progress, Started, fraction
 from builder_service.job import BuildJob, ErrorEvent, SourceSpec, Stage
-from builder_service.jobs import JobStore
-from builder_service.state import State, apply
+from builder_service.queue.events import FINAL, NEXT_STAGES, RUNNING, Finished, Log, Memory, Progress, Started, fraction
+from builder_service.queue.jobs import JobStore
+from builder_service.queue.state import State, apply
 from enginehouse.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
 
 

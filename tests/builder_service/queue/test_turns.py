@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder_service.turns import MAX_OVERTAKEN, PATIENCE_SECONDS, Budget, Choice, Waiting, choose, turn
+from builder_service.queue.turns import MAX_OVERTAKEN, PATIENCE_SECONDS, Budget, Choice, Waiting, choose, turn
 
 priorities = st.floats(0, 1)
 times = st.floats(0, 2e9)

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from builder_service.database import Database
 from builder_service.estimate import Estimate
-from builder_service.events import RUNNING, Event, Finished, Log, Sample, Started, Stored
 from builder_service.job import BuildJob, ErrorEvent, Stage
-from builder_service.sharing import fingerprint
-from builder_service.state import Job, State, apply
-from builder_service.turns import PATIENCE_SECONDS, Waiting, turn
+from builder_service.queue.database import Database
+from builder_service.queue.events import RUNNING, Event, Finished, Log, Sample, Started, Stored
+from builder_service.queue.sharing import fingerprint
+from builder_service.queue.state import Job, State, apply
+from builder_service.queue.turns import PATIENCE_SECONDS, Waiting, turn
 from enginehouse.errors import AlreadyExists, FailedPrecondition, NotFound, ResourceExhausted
 
 MAX_LOSSES = 3

@@ -13,14 +13,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
-from builder_service.capture import capture
-from builder_service.convert import check_parameters, convert, plan_layout
+from builder_service.build.capture import capture
+from builder_service.build.convert import check_parameters, convert, plan_layout
+from builder_service.build.machine import PeakMemory, cpu_name
+from builder_service.build.plan import Plan, build_key, cache_groups, check_targets, make_plan, special_ids
+from builder_service.build.tokenizer_files import has_tokenizer, write_json
 from builder_service.job import BuildJob, ChildEvent, KeyEvent, LogEvent, ProgressEvent, ResultEvent, Stage, StageEvent
-from builder_service.machine import PeakMemory, cpu_name
 from builder_service.models import DecoderSpec, WeightParts, read_spec, weight_parts
-from builder_service.plan import Plan, build_key, cache_groups, check_targets, make_plan, special_ids
 from builder_service.sources import Checkpoint, open_checkpoint, open_dummy
-from builder_service.tokenizer_files import has_tokenizer, write_json
 from builder_service.verify import Staged, verify
 from engine_ops.graph import OPSET, Graph, decode, encode
 from engine_store import EngineStore

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder_service.estimate import Estimate
-from builder_service.eta import build_seconds, creep, expected_end
-from builder_service.events import FINAL, RUNNING, Started, fraction
 from builder_service.job import Stage
-from builder_service.state import State, apply
+from builder_service.queue.eta import build_seconds, creep, expected_end
+from builder_service.queue.events import FINAL, RUNNING, Started, fraction
+from builder_service.queue.state import State, apply
 
 stages = st.sampled_from(RUNNING)
 estimates = st.none() | st.builds(Estimate, st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.floats(0, 1e6))

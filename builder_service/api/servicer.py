@@ -12,17 +12,17 @@ from typing import Any
 from google.longrunning import operations_pb2
 from google.protobuf import empty_pb2
 
-from builder_service import convert_proto, names
+from builder_service.api import convert_proto, names
+from builder_service.api.files import Files
+from builder_service.api.listing import Listing
+from builder_service.api.operations import BuilderOperations, first
+from builder_service.api.requests import Site, only_validates, priority, read_build
+from builder_service.api.validator import Validated, Validator
 from builder_service.collector import Collector
 from builder_service.estimate import estimate
-from builder_service.events import Finished
-from builder_service.files import Files
-from builder_service.listing import Listing
-from builder_service.operations import BuilderOperations, first
-from builder_service.requests import Site, only_validates, priority, read_build
-from builder_service.sharing import source_stamp
-from builder_service.supervisor import Supervisor
-from builder_service.validator import Validated, Validator
+from builder_service.queue.events import Finished
+from builder_service.queue.sharing import source_stamp
+from builder_service.queue.supervisor import Supervisor
 from engine_store import EngineStore, Manifest
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc, engine_pb2

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from builder_service.build.pipeline import Report, run_build
+from builder_service.build.plan import make_plan
 from builder_service.job import BuildJob, LogEvent, ResultEvent
 from builder_service.models import read_spec
-from builder_service.pipeline import Report, run_build
-from builder_service.plan import make_plan
 from builder_service.sources.dummy import DummyCheckpoint
 from enginehouse.errors import NotFound
 

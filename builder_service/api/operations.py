@@ -9,12 +9,12 @@ from typing import Any
 
 from google.longrunning import operations_pb2
 
-from builder_service import convert_proto
-from builder_service.convert_proto import Live
+from builder_service.api import convert_proto
+from builder_service.api.convert_proto import Live
 from builder_service.job import Stage
-from builder_service.jobs import JobStore
-from builder_service.state import Job
-from builder_service.supervisor import Supervisor
+from builder_service.queue.jobs import JobStore
+from builder_service.queue.state import Job
+from builder_service.queue.supervisor import Supervisor
 from engine_store import EngineStore, Manifest
 from enginehouse.errors import NotFound
 from service_kit.operations import COLLECTION, InMemoryOperations

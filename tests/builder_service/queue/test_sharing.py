@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from builder_service.events import Finished
 from builder_service.job import BuildConfig, BuildJob, SourceSpec, Stage
-from builder_service.sharing import fingerprint, source_stamp
+from builder_service.queue.events import Finished
+from builder_service.queue.sharing import fingerprint, source_stamp
 from tests.builder_service.supervising import Bench, working
 
 

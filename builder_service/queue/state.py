@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from builder_service.estimate import Estimate
-from builder_service.events import FINAL, NEXT_STAGES, Event, Finished, Log, Memory, Progress, Started
 from builder_service.job import BuildJob, ErrorEvent, Stage
+from builder_service.queue.events import FINAL, NEXT_STAGES, Event, Finished, Log, Memory, Progress, Started
 
 WAITING = "Waiting for its turn."
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from builder_service import convert_proto
-from builder_service.convert_proto import EngineView
+from builder_service.api import convert_proto
+from builder_service.api.convert_proto import EngineView
 from engine_store import Alias, EngineStore, Manifest
 from enginehouse._gen.enginehouse.builder.v1 import engine_pb2
 from enginehouse.errors import DataLoss, FailedPrecondition, NotFound

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from builder_service.capture import INPUTS, capture
+from builder_service.build.capture import INPUTS, capture
 from builder_service.models import DecoderSpec, read_spec, weight_parts
 from builder_service.models.decoder import Decoder
 from engine_ops.graph import decode, encode

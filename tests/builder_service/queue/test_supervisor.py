@@ -8,14 +8,14 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from builder_service.events import RUNNING, Finished, Log, Memory, Progress, Started
 from builder_service.job import Stage
+from builder_service.queue.events import RUNNING, Finished, Log, Memory, Progress, Started
 from engine_store import EngineStore
 from engine_store.owner import owner_alive, owner_pid, token_of
 from engine_store.recovery import Recovered
@@ -158,7 +158,7 @@ async def test_a_child_that_says_too_much_at_once_is_ended(bench: Bench) -> None
 async def test_the_end_of_a_build_is_written_once_there_is_space_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("builder_service.supervisor._RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("builder_service.queue.supervisor._RETRY_SECONDS", 0.05)
     operation = bench.submit("hang")
     await bench.until(operation, lambda: bool(bench.texts(operation)))
     database = bench.jobs.database.connection
@@ -285,9 +285,9 @@ async def test_a_build_that_just_starts_is_cancelled(bench: Bench) -> None:
 class SlowStore(EngineStore):
     """Shared storage that takes its time to clear up."""
 
-    def recover(self) -> Recovered:
+    def recover(self, gone: Collection[str] = ()) -> Recovered:
         time.sleep(2.2)
-        return super().recover()
+        return super().recover(gone)
 
 
 async def test_cancel_does_not_wait_for_a_slow_store(tmp_path: Path) -> None:

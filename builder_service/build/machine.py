@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from builder_service.memory import anonymous_bytes
+from builder_service.queue.memory import anonymous_bytes
 
 SAMPLE_SECONDS = 0.2
 

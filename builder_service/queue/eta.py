@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from builder_service.estimate import Estimate
-from builder_service.events import RUNNING, weight
 from builder_service.job import Stage
-from builder_service.state import State
+from builder_service.queue.events import RUNNING, weight
+from builder_service.queue.state import State
 
 _UNKNOWN_SECONDS = 60.0
 """What a build is taken to last when nothing is known of its checkpoint."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from builder_service.convert_proto import typed
+from builder_service.api.convert_proto import typed
 from builder_service.estimate import Estimate, estimate
 from builder_service.job import BuildJob, ErrorEvent, KeyEvent, LogEvent, ResultEvent
-from builder_service.process import Child, ChildSettings
+from builder_service.queue.process import Child, ChildSettings
 from enginehouse.errors import DeadlineExceeded, Internal, ResourceExhausted
 from service_kit import logs
 

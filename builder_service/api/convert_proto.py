@@ -11,11 +11,11 @@ from google.longrunning import operations_pb2
 from google.protobuf import timestamp_pb2
 from google.rpc import status_pb2
 
-from builder_service import eta, events
 from builder_service.estimate import Estimate
-from builder_service.events import Stored
 from builder_service.job import ErrorEvent, Stage
-from builder_service.state import Job
+from builder_service.queue import eta, events
+from builder_service.queue.events import Stored
+from builder_service.queue.state import Job
 from engine_store import Alias, Collected, Manifest, VersionRef
 from engine_store.manifest import CacheGroup, Target, VerifyReport
 from engine_store.store import Problem

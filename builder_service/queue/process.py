@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from builder_service.job import BuildJob, ChildEvent, ErrorEvent, ResultEvent
-from builder_service.memory import anonymous_bytes
+from builder_service.queue.memory import anonymous_bytes
 from engine_store.owner import token_of
 from service_kit import logs
 

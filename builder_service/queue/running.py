@@ -8,11 +8,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
-from builder_service import eta
-from builder_service.events import NEXT_STAGES, RUNNING, Event, Log, Memory, Progress, Sample, Started, fraction
 from builder_service.job import ChildEvent, KeyEvent, LogEvent, ProgressEvent, ResultEvent, Stage, StageEvent
-from builder_service.process import Child, ChildSettings, Outcome
-from builder_service.state import Job
+from builder_service.queue import eta
+from builder_service.queue.events import NEXT_STAGES, RUNNING, Event, Log, Memory, Progress, Sample, Started, fraction
+from builder_service.queue.process import Child, ChildSettings, Outcome
+from builder_service.queue.state import Job
 from enginehouse.errors import ResourceExhausted
 from service_kit import logs
 

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from builder_service.build.pipeline import run_build
 from builder_service.job import (
     BuildConfig,
     BuildJob,
@@ -23,7 +24,6 @@ from builder_service.job import (
     Stage,
     StageEvent,
 )
-from builder_service.pipeline import run_build
 from engine_ops.graph import decode
 from engine_store import EngineStore, Manifest
 from enginehouse.errors import FailedPrecondition, InvalidArgument, ResourceExhausted, Unimplemented

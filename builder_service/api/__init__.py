@@ -1,0 +1,1 @@
+"""What a caller sees: the servicer, requests and answers."""

@@ -1,0 +1,1 @@
+"""One build in its child: from a checkpoint to a published version."""

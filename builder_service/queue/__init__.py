@@ -1,0 +1,1 @@
+"""The queue of builds: who runs next, in which child, and what is remembered."""
