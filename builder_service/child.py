@@ -150,8 +150,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _error_event(error: BaseException) -> ErrorEvent:
     traceback.print_exception(error, file=sys.stderr)
-    typed = typed(error)
-    return ErrorEvent(typed.code.value[0], typed.reason, typed.message, typed.metadata)
+    known = typed(error)
+    return ErrorEvent(known.code.value[0], known.reason, known.message, known.metadata)
 
 
 def typed(error: BaseException) -> EnginehouseError:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from builder_service import child
+from builder_service import child as build_child
 from builder_service.child import EventWriter
 from builder_service.job import (
     BuildJob,
@@ -94,7 +94,7 @@ def test_an_internal_error_shows_nothing_of_the_inside(make_checkpoint, tmp_path
     ],
 )
 def test_a_failure_of_the_machine_is_typed_and_tells_no_path(error, reason):
-    typed = child.typed(error)
+    typed = build_child.typed(error)
     assert typed.reason == reason
     assert "secret" not in typed.message + str(typed.metadata)
 
