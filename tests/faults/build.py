@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder_service.build.pipeline import run_build
-from builder_service.child import _typed
+from builder_service.child import typed
 from builder_service.job import BuildJob, SourceSpec
 from engine_store import EngineStore
 from enginehouse.errors import EnginehouseError
@@ -64,7 +64,7 @@ def _build(checkpoint: Path, root: Path, verify: str) -> str:
     try:
         run_build(_job(checkpoint, root, verify), lambda event: None)
     except (EnginehouseError, OSError) as error:  # anything else would mean that the fault was misread
-        typed = _typed(error)
+        typed = typed(error)
         return f"{type(typed).__name__} {typed.reason}"
     return "succeeded"
 
