@@ -64,8 +64,8 @@ def _build(checkpoint: Path, root: Path, verify: str) -> str:
     try:
         run_build(_job(checkpoint, root, verify), lambda event: None)
     except (EnginehouseError, OSError) as error:  # anything else would mean that the fault was misread
-        typed = typed(error)
-        return f"{type(typed).__name__} {typed.reason}"
+        known = typed(error)
+        return f"{type(known).__name__} {known.reason}"
     return "succeeded"
 
 
