@@ -86,7 +86,7 @@ def main() -> int:
         _replace("builder_service.build.pipeline", run_build=partial(halting, scripted_build))
         _replace("builder_service.build.validate", run_check=None)
     else:
-        from builder_service import pipeline
+        from builder_service.build import pipeline
 
         pipeline.EngineStore = _store
         pipeline.run_build = partial(halting, pipeline.run_build)
