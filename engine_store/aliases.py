@@ -34,6 +34,13 @@ class Alias(NamedTuple):
     update_time: float
 
 
+class Change(NamedTuple):
+    """An alias as it stands after a change, and the version that it named before; 0: none."""
+
+    alias: Alias
+    before: int
+
+
 class Aliases:
     """The aliases of one store. The caller checks that versions exist."""
 
@@ -57,11 +64,12 @@ class Aliases:
         found = (self._as_alias(engine, name, self._records(engine, name).latest()) for name in names)
         return [alias for alias in found if alias is not None]
 
-    def put(self, engine: str, alias: str, version: int, etag: str | None) -> Alias:
+    def put(self, engine: str, alias: str, version: int, etag: str | None) -> Change:
         """Writes the next record (version 0 deletes). With an etag, only if the alias is still as it was read."""
         records = self._records(engine, alias)
         while True:
-            last = records.latest()
+            with store_errors():
+                last = records.latest()
             current = str(last.number) if last is not None and last.value.version else "0"
             if etag is not None and etag != current:
                 raise Aborted(
@@ -72,7 +80,8 @@ class Aliases:
             number = last.number + 1 if last else 1
             with store_errors():
                 if records.append(number, record := AliasRecord(version=version, time=self._clock())):
-                    return Alias(engine, alias, version, str(number), record.time)
+                    done = Alias(engine, alias, version, str(number), record.time)
+                    return Change(done, last.value.version if last else 0)
 
     def _records(self, engine: str, alias: str) -> Records[AliasRecord]:
         if alias == LATEST:

@@ -17,6 +17,7 @@ from engine_store.names import VersionRef
 from engine_store.owner import new_token
 from engine_store.quota import Inventory, Usage, create_time, over_quota, plan
 from engine_store.records import numbers_in
+from enginehouse.errors import DataLoss
 
 
 class Collected(NamedTuple):
@@ -84,11 +85,20 @@ class Collector:
 
     def _candidates(self, versions: set[VersionRef]) -> list[VersionRef]:
         """Those that no reader holds and no alias names, the least recently used first."""
-        engines = {version.engine for version in versions}
-        aliased = {VersionRef(engine, alias.version) for engine in engines for alias in self._aliases.list(engine)}
         used = last_uses(self._layout)
-        free = versions - aliased - leased(self._layout, self._clock())
+        free = versions - self._aliased(versions) - leased(self._layout, self._clock())
         return sorted(free, key=lambda ref: (max(used.get(ref, 0.0), create_time(self._layout, ref)), ref))
+
+    def _aliased(self, versions: set[VersionRef]) -> set[VersionRef]:
+        """Those that an alias names. Where an engine's aliases cannot be read, each may: one damaged record must not
+        stop the clearing of all others."""
+        found = set()
+        for engine in {version.engine for version in versions}:
+            try:
+                found |= {VersionRef(engine, alias.version) for alias in self._aliases.list(engine)}
+            except DataLoss:
+                found |= {version for version in versions if version.engine == engine}
+        return found
 
     def _hidden(self) -> set[VersionRef]:
         """The deleted versions whose files are still there."""

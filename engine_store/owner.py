@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 _TOKEN = re.compile(r"(?P<boot>[0-9a-f]{32})\.(?P<ns>\d{1,20})\.(?P<pid>\d{1,10})\.(?P<start>\d{1,20})\.[0-9a-f]{16}")
+_NEVER = 2**64 - 1
+"""The start time in the token of a process that was gone already: no living one has it."""
 
 
 def new_token() -> str:
@@ -18,8 +20,8 @@ def new_token() -> str:
 
 def token_of(pid: int) -> str:
     """A unique token that names another process of this machine as the owner."""
-    boot, namespace = _machine()
-    return f"{boot}.{namespace}.{pid}.{_start_time(pid)}.{secrets.token_hex(8)}"
+    (boot, namespace), start = _machine(), _start_time(pid)
+    return f"{boot}.{namespace}.{pid}.{_NEVER if start is None else start}.{secrets.token_hex(8)}"
 
 
 def is_token(name: str) -> bool:
@@ -52,10 +54,10 @@ def _machine() -> tuple[str, int]:
     return boot, os.stat("/proc/self/ns/pid").st_ino
 
 
-def _start_time(pid: int) -> int:
-    """The process's start in clock ticks since boot (field 22 of its stat); 0 when it is gone or a zombie."""
+def _start_time(pid: int) -> int | None:
+    """The process's start in clock ticks since boot (field 22 of its stat); None when it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return 0 if fields[0] in "ZX" else int(fields[19])
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])

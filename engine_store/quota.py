@@ -34,7 +34,8 @@ class Inventory:
     """The store's files by inode, each with the versions that hold it.
 
     A blob's own name holds nothing: it is removed when no version and no staged file links it. Everything that is
-    no version's (staging, records) is held by None.
+    no version's (staging, records) is held by None. Only the store's own directories are looked at: its root may be a
+    mount point, with a lost+found that nobody may read.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -42,8 +43,9 @@ class Inventory:
         self._holders: dict[int, set[VersionRef | None]] = {}
         self._files: dict[VersionRef, set[int]] = {}
         self._blobs: set[int] = set()
-        for folder, entry in _files(str(layout.root), ()):
-            self._add(folder, entry)
+        for top in (layout.engines, layout.blobs.parent, layout.staging, layout.leases):
+            for folder, entry in _files(str(top), (top.name,)):
+                self._add(folder, entry)
         self.used_bytes = sum(self._sizes.values())
         """The bytes of all files when the store was read."""
         self.held_bytes = sum(size for inode, size in self._sizes.items() if self._holders[inode])

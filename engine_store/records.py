@@ -63,7 +63,8 @@ class Records(Generic[R]):
             return msgspec.json.decode((self._path / str(number)).read_bytes(), type=self._kind)
         except UNREADABLE as error:
             raise DataLoss(
-                f"Record {number} of {self._path.parent.name}/{self._path.name} in the engine store is damaged.",
+                f"Record {number} of {self._path.parent.name}/{self._path.name} in the engine store is damaged; "
+                "restore the file, or remove it to go back to the record before it.",
                 reason="RECORD_DAMAGED",
                 metadata={"record": number},
             ) from error

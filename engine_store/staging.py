@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from engine_store.layout import MANIFEST
 from engine_store.manifest import Manifest
 from engine_store.names import VersionRef, check_id
 from engine_store.publish import Published, Publisher
-from enginehouse.errors import EnginehouseError, Internal
+from enginehouse.errors import EnginehouseError, Internal, NotFound
 
 
 class Staging:
@@ -53,14 +54,15 @@ class Staging:
             raise Internal(f"The build staged its own {MANIFEST}; the store writes it.", reason="STAGED_MANIFEST")
         with store_errors():
             if not force and (found := self._publisher.carrier(manifest.name, manifest.build_key)):
-                return Published(self._read(manifest.name, found.version), reused=True)
+                with contextlib.suppress(NotFound):  # deleted since
+                    return Published(self._read(manifest.name, found.version), reused=True)
             files = self._publisher.prepare(self.path, progress)
             number = self._publisher.claims.take(manifest.name)
             self._numbered = msgspec.structs.replace(manifest, version=number, files=files)
             sealed = self._publisher.seal(self.path, self._numbered)
-            winner = self._publisher.decide(self.path, sealed, force)
-            if winner.token != self.path.name:
-                return Published(self._read(manifest.name, winner.version), reused=True)
+            while (winner := self._publisher.decide(self.path, sealed, force)).token != self.path.name:
+                with contextlib.suppress(NotFound):  # deleted since: it carries the key no more
+                    return Published(self._read(manifest.name, winner.version), reused=True)
             if not self._publisher.finish(manifest.name, manifest.build_key, winner):
                 raise Internal("What was staged is gone: a cleaner took its writer for dead.", reason="STAGING_LOST")
         return Published(sealed.manifest, reused=False)

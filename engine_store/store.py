@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from engine_store.aliases import LATEST, Alias, Aliases
+from engine_store.aliases import LATEST, Alias, Aliases, Change
 from engine_store.cleanup import Collected, Collector
 from engine_store.deletion import Deleter
 from engine_store.disk import Disk, Failpoint, no_failpoint, store_errors
@@ -24,7 +24,7 @@ from engine_store.quota import Usage
 from engine_store.reading import Deleted, Reader, no_engine
 from engine_store.recovery import Recovered, Recovery
 from engine_store.staging import Staging
-from enginehouse.errors import DataLoss, FailedPrecondition, NotFound
+from enginehouse.errors import Aborted, DataLoss, FailedPrecondition, NotFound
 
 
 class Verified(NamedTuple):
@@ -264,14 +264,23 @@ class EngineStore:
         try:
             self.get(engine, version)
         except NotFound:  # deleted between the first look and the record; see deletion.py
-            self._aliases.put(engine, alias, 0, done.etag)
+            self._put_back(done)
             raise
-        return done
+        return done.alias
 
     def delete_alias(self, engine: str, alias: str, etag: str | None = None) -> None:
         """Deletes the alias. Raises NotFound; Aborted when the etag does not match."""
         self.get_alias(engine, alias)
         self._aliases.put(engine, alias, 0, etag)
+
+    def _put_back(self, change: Change) -> None:
+        """The alias names again what it named before: nothing where that version was deleted meanwhile, too. One that
+        somebody else has moved since stays."""
+        done, before = change
+        with contextlib.suppress(Aborted):
+            back = self._aliases.put(done.engine, done.alias, before, done.etag).alias
+            if before and before not in self.version_numbers(done.engine):
+                self._aliases.put(done.engine, done.alias, 0, back.etag)
 
     def _described(self, version: VersionRef) -> Manifest:
         return self._reader.described(version)
