@@ -31,6 +31,8 @@ _GGUF_SECONDS_PER_BYTE = 1 / 50e6
 _GRAPH_BYTES_PER_LAYER = 6 << 10
 _GGUF_TOKENIZER_BYTES_PER_TOKEN = 80
 _MAX_CONFIG_BYTES = 1 << 20
+_MAX_BYTES = 1 << 50
+"""Of an estimate: a header may state shapes that no machine holds, nor an integer of the queue and the wire."""
 _WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -68,7 +70,8 @@ def estimate(job: BuildJob) -> Estimate | None:
         found = _found(job, _local(job))
     except (OSError, EnginehouseError, ValueError):
         return None
-    return None if found is None else estimate_of(job, found)
+    made = None if found is None else estimate_of(job, found)
+    return made if made and max(made.memory_bytes, made.disk_bytes) <= _MAX_BYTES else None
 
 
 def estimate_of(job: BuildJob, found: Found) -> Estimate:

@@ -63,9 +63,17 @@ def _over_limit(peak: int, limit: int) -> ResourceExhausted:
     )
 
 
+def _name(number: int) -> str:
+    """A signal's name; not each real-time signal has one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _crashed(outcome: Outcome) -> Internal:
     if outcome.returncode < 0:
-        how = signal.Signals(-outcome.returncode).name
+        how = _name(-outcome.returncode)
         hint = " The machine may have run out of memory." if how == "SIGKILL" else ""
     else:
         how, hint = f"exit code {outcome.returncode}", ""

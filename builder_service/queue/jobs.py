@@ -41,7 +41,7 @@ class JobStore:
     Args:
         path: the database, on local disk; made where it is missing.
         max_queued: builds that may wait, identical ones counted once; one more is ResourceExhausted.
-        max_done: finished builds that are kept, the newest.
+        max_done: finished builds that are kept, those that ended last.
         history_seconds: for how long finished builds are kept at most.
         max_samples: progress and memory events that are kept of each build, about, the newest.
         max_logs: log lines that are kept of each build, the first; a last line says how many were dropped.
@@ -245,7 +245,7 @@ class JobStore:
     def expire(self) -> None:
         """Forgets finished builds that are too old, and the oldest of too many."""
         oldest = self.clock() - self._history_seconds
-        kept = "SELECT id FROM jobs WHERE ended IS NOT NULL ORDER BY id DESC LIMIT -1 OFFSET ?"
+        kept = "SELECT id FROM jobs WHERE ended IS NOT NULL ORDER BY ended DESC, id DESC LIMIT -1 OFFSET ?"
         with self.database.transaction(durable=False):
             self.database.execute("DELETE FROM jobs WHERE ended < ?", oldest)
             self.database.execute(f"DELETE FROM jobs WHERE id IN ({kept})", self._max_done)

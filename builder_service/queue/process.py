@@ -23,6 +23,9 @@ log = logs.logger("builder.child")
 
 _MAX_LINE = 1 << 20
 _TERM_SECONDS = 1.0
+_DRAIN_SECONDS = 0.5
+"""A child that is gone says nothing more when it was silent for so long, though a grandchild may hold its pipe open."""
+_GONE_SECONDS = 0.01
 _DECODER = msgspec.json.Decoder(ChildEvent)
 
 
@@ -89,7 +92,7 @@ class Child:
                 if isinstance(event, ResultEvent | ErrorEvent):
                     self.outcome.last = event
                     return
-            await self._process.wait()
+            await self._gone()
             await asyncio.wait(helpers[:1], timeout=1.0)  # a grandchild may hold the pipe open
         finally:
             # what it had to say was said and is on disk: its slow way out is not waited for
@@ -102,15 +105,35 @@ class Child:
         """Ends the process group: asks, and after `patience` seconds insists. Returns when the child is gone."""
         if patience and self._process.returncode is None and _signal(self._process.pid, signal.SIGTERM):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), patience)
+                await asyncio.wait_for(self._gone(), patience)
         _signal(self._process.pid, signal.SIGKILL)
-        self.outcome.returncode = await self._process.wait()
+        self.outcome.returncode = await self._gone()
+
+    async def _gone(self) -> int:
+        """The exit code, once there is one. asyncio's `wait` would wait for the pipes, too."""
+        while (code := self._process.returncode) is None:
+            await asyncio.sleep(_GONE_SECONDS)
+        return code
+
+    async def _line(self) -> bytes:
+        """The child's next line; empty when there will be none."""
+        assert self._process.stdout is not None
+        reading = asyncio.ensure_future(self._process.stdout.readline())
+        try:
+            while True:
+                gone = self._process.returncode is not None
+                await asyncio.wait({reading}, timeout=_DRAIN_SECONDS if gone else self._settings.sample_seconds)
+                if reading.done():
+                    return reading.result()
+                if gone:
+                    return b""
+        finally:
+            reading.cancel()
 
     async def _read_stdout(self) -> AsyncGenerator[ChildEvent, None]:
-        assert self._process.stdout is not None
         while True:
             try:
-                line = await self._process.stdout.readline()
+                line = await self._line()
             except ValueError:  # longer than _MAX_LINE: not our protocol
                 log.error("the child sent an over-long line", limit=_MAX_LINE)
                 await self.kill(patience=0.0)  # it would wait for ever for somebody to read the rest

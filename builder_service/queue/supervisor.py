@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sqlite3
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -263,11 +264,12 @@ class Supervisor:
         log.info("build ended", operation=operation, stage=finished.stage, version=finished.version, reason=reason)
 
     async def _write(self, write: Callable[[], object]) -> None:
-        """On a full disk this waits for space: a build whose end nobody learns would be watched for ever."""
+        """Tries until it is written, on a full disk once there is space: a build whose end nobody learns would be
+        watched for ever."""
         while True:
             try:
                 write()
-            except ResourceExhausted:
+            except (ResourceExhausted, sqlite3.Error):  # the latter: another program holds the queue's lock, say
                 log.exception("a build's end could not be written down")
                 await asyncio.sleep(_RETRY_SECONDS)
             else:

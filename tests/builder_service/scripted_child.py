@@ -122,6 +122,13 @@ def deaf(job: BuildJob) -> None:
     time.sleep(300)
 
 
+def leave(job: BuildJob) -> None:
+    """Is killed, and leaves a process that holds its pipes: one of its group, or of another with the label `away`."""
+    say(StageEvent(Stage.CONVERTING))
+    subprocess.Popen(["sleep", "30"], start_new_session="away" in job.labels)
+    os.kill(os.getpid(), int(job.labels["signal"]))
+
+
 def hog(job: BuildJob) -> None:
     say(StageEvent(Stage.CONVERTING))
     held = []
@@ -183,6 +190,7 @@ def main() -> None:
             "still": still,
             "deaf": deaf,
             "hang": hang_in_staging,
+            "leave": leave,
             "hog": hog,
             "crash": crash,
             "refuse": refuse,

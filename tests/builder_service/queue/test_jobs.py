@@ -173,6 +173,14 @@ def test_old_finished_builds_are_forgotten_with_their_events(jobs: JobStore) -> 
         jobs.get(operations[0])
 
 
+def test_a_build_that_waited_longer_than_the_history_is_remembered_when_it_ends(jobs: JobStore) -> None:
+    first = jobs.submit(SPEC, b"").operation
+    for _ in range(3):
+        jobs.record(jobs.submit(SPEC, b"").operation, Finished(Stage.SUCCEEDED, version=1))
+    jobs.record(first, Finished(Stage.SUCCEEDED, version=2))
+    assert jobs.get(first).state.version == 2
+
+
 def test_finished_builds_are_forgotten_with_age_and_their_request_ids_with_them(tmp_path: Path) -> None:
     now = [1000.0]
     jobs = JobStore(tmp_path / "q.sqlite", history_seconds=100.0, clock=lambda: now[0])

@@ -174,6 +174,37 @@ async def test_the_end_of_a_build_is_written_once_there_is_space_again(
     await cancelling
 
 
+@pytest.mark.parametrize("labels", [{}, {"away": "1"}])
+async def test_a_dead_childs_own_children_do_not_hold_its_build_up(bench: Bench, labels: dict[str, str]) -> None:
+    finished = await bench.finish(bench.submit("leave", labels={"signal": "9", **labels}))
+    assert finished.error is not None
+    assert (finished.error.reason, finished.error.metadata["ended_with"]) == ("BUILD_CRASHED", "SIGKILL")
+
+
+async def test_a_signal_without_a_name_ends_a_build_too(bench: Bench) -> None:
+    finished = await bench.finish(bench.submit("leave", labels={"signal": str(signal.SIGRTMIN + 6)}))
+    assert finished.error is not None
+    assert finished.error.metadata["ended_with"] == f"signal {signal.SIGRTMIN + 6}"
+
+
+async def test_an_end_is_written_once_nobody_else_holds_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder_service.queue.supervisor._RETRY_SECONDS", 0.05)
+    bench = Bench(tmp_path)
+    bench.jobs.database.execute("PRAGMA busy_timeout = 10")
+    operation = bench.submit()
+    with contextlib.closing(sqlite3.connect(tmp_path / "builds.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(bench.supervisor._write(lambda: bench.jobs.record(operation, Log("info", "end"))))
+        await asyncio.sleep(0.3)
+        assert not writing.done()
+        other.execute("ROLLBACK")
+    await writing
+    assert bench.texts(operation) == ["end"]
+    bench.jobs.close()
+
+
 # A version that exists counts
 
 
