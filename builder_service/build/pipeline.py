@@ -25,7 +25,7 @@ from builder_service.verify import Staged, verify
 from engine_ops.graph import OPSET, Graph, decode, encode
 from engine_store import EngineStore
 from engine_store.manifest import SCHEMA, Manifest, Source, Target, VerifyReport
-from enginehouse.errors import Internal, NotFound, ResourceExhausted
+from enginehouse.errors import FailedPrecondition, Internal, NotFound, ResourceExhausted
 
 Report = Callable[[ChildEvent], None]
 Progress = Callable[[int, int], None]
@@ -130,11 +130,20 @@ def _build(job: BuildJob, opened: Opened, store: EngineStore, report: Report) ->
     with store.stage() as staging:
         built = _stage_files(job, opened, staging.path, report)
         report(StageEvent(Stage.PUBLISHING))
+        _check_unchanged(opened, report)
         found = store.find(job.engine_id, opened.key)
         force = job.force or (found is not None and _satisfying(job, found) is None)
         advance = _advance(staging.path, _progress(report, "bytes"))
         published = staging.publish(_manifest(job, opened, built, staging.path), force=force, progress=advance)
     return ResultEvent(job.engine_id, published.manifest.version, published.reused)
+
+
+def _check_unchanged(opened: Opened, report: Report) -> None:
+    """The files are still those that the build key names: their digests are remembered, so that only one that was
+    touched is read again."""
+    if opened.checkpoint.digest(_progress(report, "bytes")) != opened.source.digest:
+        message = "The checkpoint's files changed while they were read; build again when nothing writes to them."
+        raise FailedPrecondition(message, reason="CHECKPOINT_CHANGED", metadata={"location": opened.source.location})
 
 
 def _stage_files(job: BuildJob, opened: Opened, directory: Path, report: Report) -> Built:

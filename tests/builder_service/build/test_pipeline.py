@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from builder_service.build import pipeline
 from builder_service.build.pipeline import run_build
 from builder_service.job import (
     BuildConfig,
@@ -335,3 +336,18 @@ def test_a_version_that_was_not_verified_is_no_answer_to_a_build_that_shall_be(b
     assert builds.manifest(2).verify_report.status == "passed"
     assert builds.run(directory) == ResultEvent("tiny", 2, reused=True)
     assert builds.run(directory, verify="off") == ResultEvent("tiny", 2, reused=True)
+
+
+def test_a_checkpoint_that_changes_while_it_is_built_is_not_published(builds, make_checkpoint, monkeypatch):
+    def change_and_convert(*args):
+        weights = checkpoint / "model.safetensors"
+        data = weights.read_bytes()
+        weights.write_bytes(data[:-4] + bytes(4))
+        convert(*args)
+
+    checkpoint, convert = make_checkpoint(), pipeline.convert
+    monkeypatch.setattr(pipeline, "convert", change_and_convert)
+    with pytest.raises(FailedPrecondition) as caught:
+        builds.run(checkpoint)
+    assert caught.value.reason == "CHECKPOINT_CHANGED"
+    assert builds.nothing_published()
