@@ -204,8 +204,13 @@ HOSTILE = [
     _header(0, 1, struct.pack("<Q1sIIQ", 1, b"a", 9, 9, 1)),
     _header(0, 1, struct.pack("<Q1sI", 1, b"a", 77)),
     _header(0, 1, struct.pack("<Q1sIIQ", 1, b"a", 9, 8, 2**40) + b"\0" * (32 << 20)),
-    _header(1, 0, struct.pack("<Q1sIQQIQ", 1, b"a", 2, 1 << 62, 1 << 62, 0, 0)),  # no integer of the queue holds it
 ]
+
+
+def test_shapes_that_no_integer_holds_are_not_estimated(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(_header(1, 0, struct.pack("<Q1sIQQIQ", 1, b"a", 2, 1 << 62, 1 << 62, 0, 0)))
+    assert estimate(_job(path)) is None
 
 
 @pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
