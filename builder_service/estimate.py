@@ -68,7 +68,7 @@ def estimate(job: BuildJob) -> Estimate | None:
     damaged, or of a kind that is not built; the build itself will say what is wrong."""
     try:
         found = _found(job, _local(job))
-    except (OSError, EnginehouseError, ValueError):
+    except (OSError, EnginehouseError, ValueError, RecursionError):
         return None
     made = None if found is None else estimate_of(job, found)
     return made if made and max(made.memory_bytes, made.disk_bytes) <= _MAX_BYTES else None

@@ -3,9 +3,10 @@ file must not fill. `builder_service.sources.gguf_header` is the real reader; it
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_TENSORS, MAX_KEYS, MAX_STRINGS, MAX_NAME, MAX_DIMS = 1 << 14, 1 << 12, 1 << 20, 256, 4
 _STRING, _ARRAY = 8, 9
@@ -20,9 +21,9 @@ def read_shapes(path: Path) -> dict[str, Shape]:
     Raises:
         ValueError: it is no GGUF file, damaged, or larger in its header than any model's.
     """
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with path.open("rb") as file:  # not mapped: a file that is cut meanwhile would end the daemon
         try:
-            return _Cursor(data).shapes()
+            return _Cursor(file).shapes()
         except (struct.error, OverflowError) as error:
             raise ValueError("the file ends within its header") from error
 
@@ -30,11 +31,12 @@ def read_shapes(path: Path) -> dict[str, Shape]:
 class _Cursor:
     """Goes over the header; a position beyond the file's end fails at the next read."""
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data, self._position, self._strings = data, 0, 0
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._size = file, os.fstat(file.fileno()).st_size
+        self._position = self._strings = 0
 
     def shapes(self) -> dict[str, Shape]:
-        if self._data[:4] != b"GGUF":
+        if self._take(4) != b"GGUF":
             raise ValueError("no GGUF file")
         self._position = 8
         tensors, keys = self._bounded(MAX_TENSORS), self._bounded(MAX_KEYS)
@@ -42,14 +44,13 @@ class _Cursor:
             self._skip_string()
             self._skip_value(self._number("I"))
         found = dict(self._tensor() for _ in range(tensors))
-        if self._position > len(self._data):
+        if self._position > self._size:
             raise ValueError("the file ends within its header")
         return found
 
     def _tensor(self) -> tuple[str, Shape]:
         length = self._bounded(MAX_NAME)
-        name = self._data[self._position : self._position + length].decode(errors="replace")
-        self._position += length
+        name = self._take(length).decode(errors="replace")
         shape = tuple(self._number("Q") for _ in range(self._bounded(MAX_DIMS, "I")))
         self._position += 12  # type and offset
         return name, shape
@@ -81,9 +82,13 @@ class _Cursor:
         return value
 
     def _number(self, form: str) -> int:
-        (value,) = struct.unpack_from(f"<{form}", self._data, self._position)
-        self._position += struct.calcsize(f"<{form}")
+        (value,) = struct.unpack(f"<{form}", self._take(struct.calcsize(f"<{form}")))
         return int(value)
+
+    def _take(self, count: int) -> bytes:
+        self._file.seek(min(self._position, self._size))
+        self._position += count
+        return self._file.read(count)
 
 
 def _size(kind: int) -> int:

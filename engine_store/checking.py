@@ -153,7 +153,7 @@ class _Check:
         sides = {"expected": expected, "found": found} if found != "" else {}
         return DataLoss(
             f"`{path}` of `{self._manifest.name}` version {self._manifest.version} is damaged ({problem}); "
-            "delete the version and build it again.",
+            "build it again with `force`, then delete this version.",
             reason="FILE_DAMAGED",
             metadata={
                 "engine": self._manifest.name,

@@ -106,9 +106,15 @@ def create_time(layout: Layout, version: VersionRef) -> float:
 
 def over_quota(usage: Usage, needed_bytes: int) -> ResourceExhausted:
     """The refusal of what does not fit."""
+    if needed_bytes > usage.quota_bytes:
+        why = "raise it: no clearing makes enough room."
+    else:
+        why = (
+            "what is left is held by readers or named by aliases. Delete aliases or unload models, or raise the quota."
+        )
+    quota, needed = usage.quota_bytes >> 20, needed_bytes >> 20
     return ResourceExhausted(
-        f"The engine store's quota of {usage.quota_bytes} bytes has no room for {needed_bytes} more: what is left is "
-        "held by readers or named by aliases. Delete aliases or unload models, or raise the quota.",
+        f"The engine store's quota of {quota} MiB has no room for {needed} MiB more: {why}",
         reason="STORE_QUOTA",
         metadata={"needed_bytes": needed_bytes, **usage._asdict()},
     )

@@ -162,7 +162,8 @@ def _stand_in(version: VersionRef) -> Manifest:
 
 def _damaged(version: VersionRef, what: str) -> DataLoss:
     return DataLoss(
-        f"The manifest of `{version.engine}` version {version.version} {what}; delete the version and build it again.",
+        f"The manifest of `{version.engine}` version {version.version} {what}; "
+        "build it again with `force`, then delete this version.",
         reason="MANIFEST_DAMAGED",
         metadata=version._asdict(),
     )
@@ -170,7 +171,8 @@ def _damaged(version: VersionRef, what: str) -> DataLoss:
 
 def _bad_file(manifest: Manifest, file: File, what: str) -> DataLoss:
     return DataLoss(
-        f"`{file.path}` of `{manifest.name}` version {manifest.version} {what}; delete the version and build it again.",
+        f"`{file.path}` of `{manifest.name}` version {manifest.version} {what}; "
+        "build it again with `force`, then delete this version.",
         reason="FILE_DAMAGED",
         metadata={"engine": manifest.name, "version": manifest.version, "file": file.path},
     )

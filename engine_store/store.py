@@ -225,7 +225,7 @@ class EngineStore:
         for problem in self.inspect(engine, version, progress):
             raise DataLoss(
                 f"`{problem.path}` of `{engine}` version {version} is damaged ({problem.problem}); "
-                "delete the version and build it again.",
+                "build it again with `force`, then delete this version.",
                 reason="FILE_DAMAGED",
                 metadata={"engine": engine, "version": version, "file": problem.path, "problem": problem.problem},
             )

@@ -84,8 +84,8 @@ class Live(NamedTuple):
     now: float
 
 
-def operation(job: Job, live: Live, version: Manifest | None) -> operations_pb2.Operation:
-    """A build as an operation. `version`: the manifest where it succeeded and the version still exists."""
+def operation(job: Job, live: Live, version: engine_pb2.EngineVersion | None) -> operations_pb2.Operation:
+    """A build as an operation. `version`: what it made, where it succeeded and the version still exists."""
     state = job.state
     message = operations_pb2.Operation(name=job.operation, done=state.done)
     message.metadata.Pack(metadata(job, live))
@@ -130,8 +130,8 @@ def estimate_message(estimate: Estimate) -> pb.BuildEstimate:
     return message
 
 
-def build_event(job: Job, stored: Stored, version: Manifest | None) -> pb.BuildEvent:
-    """A stored event. `version`: the manifest, for the finished event of a build that succeeded."""
+def build_event(job: Job, stored: Stored, version: engine_pb2.EngineVersion | None) -> pb.BuildEvent:
+    """A stored event. `version`: what the build made, for the finished event of one that succeeded."""
     message = pb.BuildEvent(sequence=stored.sequence, time=timestamp(stored.time))
     match stored.event:
         case events.Started(stage=began, fraction=fraction, attempt=attempt):
@@ -151,10 +151,10 @@ def build_event(job: Job, stored: Stored, version: Manifest | None) -> pb.BuildE
     return message
 
 
-def _version_or_name(job: Job, version: Manifest | None) -> engine_pb2.EngineVersion:
+def _version_or_name(job: Job, version: engine_pb2.EngineVersion | None) -> engine_pb2.EngineVersion:
     """The whole version, or its name alone where it was deleted since."""
     if version is not None:
-        return engine_version(version)
+        return version
     return engine_pb2.EngineVersion(name=f"engines/{job.spec.engine_id}/versions/{job.state.version}")
 
 

@@ -15,7 +15,8 @@ from builder_service.job import Stage
 from builder_service.queue.jobs import JobStore
 from builder_service.queue.state import Job
 from builder_service.queue.supervisor import Supervisor
-from engine_store import EngineStore, Manifest
+from engine_store import EngineStore
+from enginehouse._gen.enginehouse.builder.v1 import engine_pb2
 from enginehouse.errors import NotFound
 from service_kit.operations import COLLECTION, InMemoryOperations
 from service_kit.pagination import MAX_SIZE, Page, Paged, bad_token, encode
@@ -38,13 +39,16 @@ class BuilderOperations:
         position = 1 if leader and not job.state.done else jobs.queue_position(job)
         return convert_proto.operation(job, Live(position, leader, jobs.clock()), await self.version_of(job))
 
-    async def version_of(self, job: Job) -> Manifest | None:
-        """The manifest that a build made; None when it made none, or it was deleted since."""
+    async def version_of(self, job: Job) -> engine_pb2.EngineVersion | None:
+        """The version that a build made, with its aliases; None when it made none, or it was deleted since."""
         if job.state.stage is not Stage.SUCCEEDED:
             return None
         with contextlib.suppress(NotFound):
-            return await asyncio.to_thread(self._store.get, job.spec.engine_id, job.state.version)
+            return await asyncio.to_thread(self._version, job.spec.engine_id, job.state.version)
         return None
+
+    def _version(self, engine: str, number: int) -> engine_pb2.EngineVersion:
+        return convert_proto.engine_version(self._store.get(engine, number), self._store.list_aliases(engine))
 
     async def get(self, name: str) -> operations_pb2.Operation:
         if (job := self._job(name)) is None:

@@ -25,7 +25,7 @@ from builder_service.verify import Staged, verify
 from engine_ops.graph import OPSET, Graph, decode, encode
 from engine_store import EngineStore
 from engine_store.manifest import SCHEMA, Manifest, Source, Target, VerifyReport
-from enginehouse.errors import FailedPrecondition, Internal, NotFound, ResourceExhausted
+from enginehouse.errors import DataLoss, EnginehouseError, FailedPrecondition, Internal, NotFound, ResourceExhausted
 
 Report = Callable[[ChildEvent], None]
 Progress = Callable[[int, int], None]
@@ -75,22 +75,34 @@ def run_build(job: BuildJob, report: Report) -> ResultEvent:
     checkpoint = _open(job, report)
     try:
         opened = _inspect(job, checkpoint, report)
-        existing = _satisfying(job, store.find(job.engine_id, opened.key))
+        existing = _satisfying(job, store, store.find(job.engine_id, opened.key))
         report(KeyEvent(opened.key, existing.version if existing else 0))
         if job.validate_only:
             return ResultEvent(job.engine_id, existing.version if existing else 0, reused=existing is not None)
         if existing is not None and not job.force:
+            with contextlib.suppress(EnginehouseError, OSError), store.lease(job.engine_id, existing.version):
+                pass  # it counts as used now: the quota shall not take first what was just asked for
             return ResultEvent(job.engine_id, existing.version, reused=True)
         return _build(job, opened, store, report)
     finally:
         checkpoint.close()
 
 
-def _satisfying(job: BuildJob, found: Manifest | None) -> Manifest | None:
-    """The version, unless it was not verified and shall be."""
-    if found is None or job.verify == "off" or job.weights == "dummy":
+def _satisfying(job: BuildJob, store: EngineStore, found: Manifest | None) -> Manifest | None:
+    """The version, unless files of it are missing or cut, or it was not verified and shall be."""
+    if found is None or not _has_its_files(store, found):
+        return None
+    if job.verify == "off" or job.weights == "dummy":
         return found
     return found if found.verify_report is not None and found.verify_report.status == "passed" else None
+
+
+def _has_its_files(store: EngineStore, manifest: Manifest) -> bool:
+    """A look at their sizes: their digests take a verification."""
+    try:
+        return all(store.file_path(manifest, file).stat().st_size == file.size_bytes for file in manifest.files)
+    except (DataLoss, OSError):
+        return False
 
 
 def _check_alias(job: BuildJob, store: EngineStore) -> None:
@@ -130,18 +142,18 @@ def _build(job: BuildJob, opened: Opened, store: EngineStore, report: Report) ->
     with store.stage() as staging:
         built = _stage_files(job, opened, staging.path, report)
         report(StageEvent(Stage.PUBLISHING))
-        _check_unchanged(opened, report)
+        _check_unchanged(opened)
         found = store.find(job.engine_id, opened.key)
-        force = job.force or (found is not None and _satisfying(job, found) is None)
+        force = job.force or (found is not None and _satisfying(job, store, found) is None)
         advance = _advance(staging.path, _progress(report, "bytes"))
         published = staging.publish(_manifest(job, opened, built, staging.path), force=force, progress=advance)
     return ResultEvent(job.engine_id, published.manifest.version, published.reused)
 
 
-def _check_unchanged(opened: Opened, report: Report) -> None:
+def _check_unchanged(opened: Opened) -> None:
     """The files are still those that the build key names: their digests are remembered, so that only one that was
     touched is read again."""
-    if opened.checkpoint.digest(_progress(report, "bytes")) != opened.source.digest:
+    if opened.checkpoint.digest(lambda done, total: None) != opened.source.digest:
         message = "The checkpoint's files changed while they were read; build again when nothing writes to them."
         raise FailedPrecondition(message, reason="CHECKPOINT_CHANGED", metadata={"location": opened.source.location})
 

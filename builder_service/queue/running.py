@@ -8,12 +8,20 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
-from builder_service.job import ChildEvent, KeyEvent, LogEvent, ProgressEvent, ResultEvent, Stage, StageEvent
+from builder_service.job import (
+    ChildEvent,
+    ErrorEvent,
+    KeyEvent,
+    LogEvent,
+    ProgressEvent,
+    Stage,
+    StageEvent,
+)
 from builder_service.queue import eta
 from builder_service.queue.events import NEXT_STAGES, RUNNING, Event, Log, Memory, Progress, Sample, Started, fraction
 from builder_service.queue.process import Child, ChildSettings, Outcome
 from builder_service.queue.state import Job
-from enginehouse.errors import ResourceExhausted
+from enginehouse.errors import Internal, ResourceExhausted
 from service_kit import logs
 
 log = logs.logger("builder")
@@ -136,7 +144,7 @@ class RunningBuild:
             if self._child is not None:
                 await self._child.kill()
         self._flush_progress()
-        if self.outcome.stderr_tail and not isinstance(self.outcome.last, ResultEvent):
+        if self.outcome.stderr_tail and _is_ours(self.outcome):
             tail = "\n".join(self.outcome.stderr_tail)
             log.error("the child's last words", operation=self.job.operation, stderr=tail)
         if self.outcome.memory_peak:
@@ -210,3 +218,10 @@ class RunningBuild:
             self._record(event)
         except ResourceExhausted:
             log.warning("a sample could not be written down", operation=self.job.operation)
+
+
+def _is_ours(outcome: Outcome) -> bool:
+    """Whether a build ended by a fault of the builder or its machine, and not of what it was asked for."""
+    if isinstance(outcome.last, ErrorEvent):
+        return outcome.last.code == int(Internal.code.value[0])
+    return outcome.last is None

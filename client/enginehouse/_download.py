@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -97,6 +98,23 @@ def write_files(
         if file is not None:
             file.discard()
     return digests
+
+
+def empty_directory(directory: Path) -> Path:
+    """The directory, which may be missing; FailedPrecondition where something is in it."""
+    if directory.is_dir() and any(directory.iterdir()):
+        raise FailedPrecondition(
+            f"{directory} is not empty; give a new or an empty directory.",
+            reason="DIRECTORY_NOT_EMPTY",
+            metadata={"directory": directory},
+        )
+    return directory
+
+
+def clear(directory: Path) -> None:
+    """Removes what is in a directory that was empty."""
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
 class _Incoming:

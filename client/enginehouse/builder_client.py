@@ -12,7 +12,7 @@ from google.longrunning import operations_pb2
 from enginehouse._calls import wait_operation
 from enginehouse._client import DaemonClient
 from enginehouse._convert import from_proto
-from enginehouse._download import write_files
+from enginehouse._download import clear, empty_directory, write_files
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2, builder_pb2_grpc
 from enginehouse.build import BuildHandle, BuildOptions
 from enginehouse.connection import BUILDER_TARGET, Endpoint, TlsConfig
@@ -127,8 +127,9 @@ class BuilderClient(DaemonClient):
         targets: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> EngineVersion:
-        """Copies a version's files into a directory, which is made if need be. A file appears there once it is whole
-        and its digest is right; nothing is written outside of the directory.
+        """Copies a version's files into a directory, which is made if need be and must be empty: files of two versions
+        are no engine. A file appears there once it is whole and its digest is right; nothing is written outside of the
+        directory. What fails leaves nothing there.
 
         Args:
             ref: `name`, `name@3` or `name@alias`.
@@ -137,18 +138,21 @@ class BuilderClient(DaemonClient):
 
         Raises:
             DataLoss: what arrived is not what was promised.
+            FailedPrecondition: DIRECTORY_NOT_EMPTY.
         """
+        directory = empty_directory(Path(directory))
         version = self.version(ref)
         request = builder_pb2.DownloadEngineVersionRequest(name=version.name, targets=targets)
         with self._calls.endpoint.errors():
             chunks = self._stub.DownloadEngineVersion(request, metadata=self._calls.endpoint.metadata)
             try:
-                arrived = write_files(
-                    chunks, Path(directory), lambda done: progress and progress(done, version.size_bytes)
-                )
+                arrived = write_files(chunks, directory, lambda done: progress and progress(done, version.size_bytes))
+                _expect_all(version, arrived, targets)
+            except BaseException:
+                clear(directory)
+                raise
             finally:
                 chunks.cancel()  # after an error here the daemon need not send the rest
-        _expect_all(version, arrived, targets)
         return version
 
     # Aliases

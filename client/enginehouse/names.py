@@ -69,9 +69,16 @@ def checkpoint_source(source: str | Path, revision: str | None = None) -> builde
         hub_file = builder_pb2.HubFile(repo=repo, file=file, revision=revision or "")
         return builder_pb2.CheckpointSource(gguf=builder_pb2.GgufSource(hub_file=hub_file))
     path = Path(text).expanduser()
+    local = isinstance(source, Path) or text.endswith(".gguf") or text.startswith(("/", ".", "~")) or path.exists()
+    if local and revision:
+        raise InvalidArgument(
+            f"{text!r} is a path, which has no `revision`; leave that out, or give a hub id like org/model.",
+            reason="INVALID_SOURCE",
+            metadata={"source": text, "revision": revision},
+        )
     if text.endswith(".gguf"):
         return builder_pb2.CheckpointSource(gguf=builder_pb2.GgufSource(path=str(path.absolute())))
-    if isinstance(source, Path) or text.startswith(("/", ".", "~")) or path.exists():
+    if local:
         return builder_pb2.CheckpointSource(path=str(path.absolute()))
     if not _HUB_ID.fullmatch(text):
         raise InvalidArgument(

@@ -237,3 +237,10 @@ def test_a_mutated_gguf_header_never_breaks_the_daemon(
     path.write_bytes(mutated[: data.draw(st.integers(0, len(mutated)))])
     found = estimate(_job(path, "gguf"))
     assert found is None or found.disk_bytes >= 0
+
+
+def test_a_config_nested_without_end_has_no_estimate(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    assert estimate(_job(tmp_path)) is None
+    (tmp_path / "config.json").write_text('{"a": ' * 100_000)
+    assert estimate(_job(tmp_path)) is None

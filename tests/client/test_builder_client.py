@@ -24,6 +24,7 @@ from enginehouse import (
     Unavailable,
     VerifyOptions,
 )
+from enginehouse._download import write_files
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2
 from enginehouse._gen.enginehouse.common.v1 import common_pb2
 from tests.client.scripted import ScriptedServer
@@ -161,6 +162,7 @@ def test_download_writes_and_checks_files(client: BuilderClient, daemon: Scripte
     daemon.builder.bad_files = True
     with pytest.raises(DataLoss, match="did not arrive"):
         client.download("tiny", tmp_path / "b")
+    assert list((tmp_path / "b").iterdir()) == []
 
 
 def _chunk(path: str, data: bytes = b"x", **fields: object) -> builder_pb2.FileChunk:
@@ -202,19 +204,21 @@ def test_a_link_in_the_directory_does_not_lead_a_download_out(client: BuilderCli
     (tmp_path / "in" / "weights").symlink_to(tmp_path / "out")
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "in" / "engine.json").symlink_to(tmp_path / "precious")
-    with pytest.raises(FailedPrecondition, match="is a link out of"):
+    with pytest.raises(FailedPrecondition, match="is not empty"):
         client.download("tiny", tmp_path / "in")
+    chunk = _chunk("weights/w", digest="a:b")
+    with pytest.raises(FailedPrecondition, match="is a link out of"):
+        write_files([chunk], tmp_path / "in")
     assert list((tmp_path / "out").iterdir()) == []
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_a_download_replaces_what_a_killed_one_left(client: BuilderClient, tmp_path: Path) -> None:
-    (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "rank0.safetensors.partial").write_bytes(b"half")
-    (tmp_path / "engine.json").write_bytes(b"old")
-    client.download("tiny", tmp_path)
-    assert {path: (tmp_path / path).read_bytes() for path in FILES} == FILES
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == len(FILES)
+def test_two_versions_are_never_mixed_in_a_directory(client: BuilderClient, tmp_path: Path) -> None:
+    client.download("tiny", tmp_path / "a")
+    with pytest.raises(FailedPrecondition) as caught:
+        client.download("tiny@1", tmp_path / "a")
+    assert caught.value.reason == "DIRECTORY_NOT_EMPTY"
+    assert {path: (tmp_path / "a" / path).read_bytes() for path in FILES} == FILES
 
 
 def test_garbage_is_collected(client: BuilderClient) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from enginehouse import DisaggregatedParams, KvCacheRetentionConfig, LoRARequest, TokenRangeRetentionConfig
 from enginehouse._gen.enginehouse.inference.v1 import inference_pb2, sampling_pb2
+from enginehouse.errors import InvalidArgument
 from enginehouse.inputs import fill, is_single, parse_prompt
 from enginehouse.names import EngineRef, checkpoint_source, engine_id_for, parse_engine
 
@@ -138,3 +139,6 @@ def test_checkpoint_sources(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
     assert (hub_file.repo, hub_file.file, hub_file.revision) == ("org/repo", "sub/a.gguf", "v1")
     with pytest.raises(ValueError, match="neither a path here nor a hub id"):
         checkpoint_source("what is this?")
+    for path in ("here", "./x", "a.gguf", tmp_path / "here"):
+        with pytest.raises(InvalidArgument, match="has no `revision`"):
+            checkpoint_source(path, "main")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine_store import EngineStore, VersionRef
 from engine_store.blobs import MIN_BLOB_BYTES
 from engine_store.leases import LEASE_SECONDS
+from engine_store.quota import Usage, over_quota
 from enginehouse.errors import ResourceExhausted
 from tests.engine_store.writing import fill, manifest, publish
 
@@ -228,3 +229,9 @@ def _made(store: EngineStore, ref: VersionRef) -> float:
 def _size_without(bench: Bench, gone: set[VersionRef]) -> int:
     folders = [bench.root / "engines" / "tiny" / "versions" / str(ref.version) for ref in gone]
     return bench.on_disk() - sum(path.stat().st_size for folder in folders for path in folder.rglob("*.*"))
+
+
+def test_what_is_larger_than_the_quota_is_told_so() -> None:
+    larger, other = over_quota(Usage(0, 1 << 30), 2 << 30), over_quota(Usage(1 << 30, 1 << 30), 1 << 20)
+    assert "quota of 1024 MiB has no room for 2048 MiB more: raise it" in larger.message
+    assert "named by aliases" in other.message

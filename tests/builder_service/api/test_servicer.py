@@ -49,7 +49,7 @@ async def _events(remote: Remote, operation: str, after: int = 0) -> list[pb.Bui
 async def test_a_build_ends_as_a_version_that_can_be_got(remote: Remote) -> None:
     operation = await remote.build(alias="prod")
     version = _version(operation)
-    assert (version.name, version.build_key) == ("engines/tiny/versions/1", "k1")
+    assert (version.name, version.build_key, version.aliases) == ("engines/tiny/versions/1", "k1", ["prod"])
     metadata = _metadata(operation)
     assert (metadata.stage, metadata.fraction) == (pb.BUILD_STAGE_SUCCEEDED, 1.0)
     assert metadata.HasField("end_time")

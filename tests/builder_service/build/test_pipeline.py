@@ -217,7 +217,7 @@ def test_dummy_weights_need_no_weights(builds, make_checkpoint):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_weight_fails_verification_and_publishes_nothing(builds, make_checkpoint, monkeypatch, dtype):
     """The converter is made to write one weight wrongly: a head's rows of q scaled."""
-    from builder_service import convert as module
+    from builder_service.build import convert as module
 
     cast = module._cast
 
@@ -351,3 +351,27 @@ def test_a_checkpoint_that_changes_while_it_is_built_is_not_published(builds, ma
         builds.run(checkpoint)
     assert caught.value.reason == "CHECKPOINT_CHANGED"
     assert builds.nothing_published()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_version_without_its_files_does_not_answer_for_its_key(builds, make_checkpoint, damage):
+    checkpoint = make_checkpoint()
+    builds.run(checkpoint, verify="off")
+    weights = builds.root / "store/engines/tiny/versions/1/weights/rank0.safetensors"
+    if damage == "missing":
+        weights.unlink()
+    else:
+        data = weights.read_bytes()
+        weights.unlink()
+        weights.write_bytes(data[:-1])
+    assert builds.run(checkpoint, verify="off") == ResultEvent("tiny", 2, reused=False)
+    builds.store.verify("tiny", 2)
+    assert builds.run(checkpoint, verify="off") == ResultEvent("tiny", 2, reused=True)
+
+
+def test_a_version_that_a_build_found_counts_as_used(builds, make_checkpoint):
+    checkpoint = make_checkpoint()
+    builds.run(checkpoint, verify="off")
+    assert builds.store.last_use("tiny", 1) is None
+    builds.run(checkpoint, verify="off")
+    assert builds.store.last_use("tiny", 1) is not None
