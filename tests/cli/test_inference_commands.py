@@ -93,6 +93,7 @@ def test_mistakes_get_one_plain_line(at_inference: Run, arguments: tuple[str, ..
 
 
 def test_an_interrupt_exits_quietly_with_130(inference: ScriptedServer) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore it
     command = [sys.executable, "-m", "enginehouse", "generate", "slow", "--stream", "--target", inference.target]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
