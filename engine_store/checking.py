@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine_store.digests import MAX_THREADS, digest_file
-from engine_store.layout import MANIFEST
+from engine_store.inspection import Problem, damaged
 from engine_store.manifest import File, Manifest
 from engine_store.store import EngineStore
 from enginehouse.errors import DataLoss
@@ -99,10 +99,7 @@ class _Check:
 
     def refuse_unexpected(self) -> None:
         """A loader may read any file that it finds, so there must be none beside the manifest's."""
-        folder = self._store.version_path(self._manifest.name, self._manifest.version)
-        listed = {MANIFEST, *(file.path for file in self._manifest.files)}
-        there = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
-        for path in sorted(set(there) - listed):
+        for path in self._store.unexpected_files(self._manifest):
             raise self._damaged(path, "unexpected")
 
     def size(self, file: File) -> None:
@@ -150,16 +147,4 @@ class _Check:
             raise self._damaged(file.path, "missing") from error
 
     def _damaged(self, path: str, problem: str, expected: object = "", found: object = "") -> DataLoss:
-        sides = {"expected": expected, "found": found} if found != "" else {}
-        return DataLoss(
-            f"`{path}` of `{self._manifest.name}` version {self._manifest.version} is damaged ({problem}); "
-            "build it again with `force`, then delete this version.",
-            reason="FILE_DAMAGED",
-            metadata={
-                "engine": self._manifest.name,
-                "version": self._manifest.version,
-                "file": path,
-                "problem": problem,
-                **sides,
-            },
-        )
+        return damaged(self._manifest, Problem(path, problem, str(expected), str(found)))

@@ -79,7 +79,7 @@ class Collector:
             chosen = [version for version in chosen if self._deleter.evict(version)]
             blobs = self._blobs.collect()
             clear_leases(self._layout, self._disk, now, "collect.lease.remove")
-            usage = self.usage()
+            usage = self.usage() if due or blobs else usage
         waiting = sorted(hidden.difference(due))
         return Collected(tuple(due), tuple(chosen), tuple(waiting), blobs, freed, usage)
 

@@ -55,7 +55,15 @@ class Inspector:
                 progress(done, total)
 
         problems += [self._file(manifest, file, advance) for file in manifest.files]
-        return [problem for problem in problems if problem is not None] + self._unexpected(manifest)
+        unexpected = [Problem(path, "unexpected") for path in self.unexpected(manifest)]
+        return [problem for problem in problems if problem is not None] + unexpected
+
+    def unexpected(self, manifest: Manifest) -> list[str]:
+        """The paths of files that lie in the version and are none of the manifest's, sorted."""
+        folder = self._layout.version(manifest.name, manifest.version)
+        listed = {MANIFEST, *(file.path for file in manifest.files)}
+        there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+        return sorted(there - listed)
 
     def _file(self, manifest: Manifest, file: File, advance: Callable[[int], None]) -> Problem | None:
         check_file_path(file.path)
@@ -67,8 +75,19 @@ class Inspector:
             return Problem(file.path, "size", str(file.size_bytes), str(found.size_bytes))
         return None if found.digest == file.digest else Problem(file.path, "digest", file.digest, found.digest)
 
-    def _unexpected(self, manifest: Manifest) -> list[Problem]:
-        folder = self._layout.version(manifest.name, manifest.version)
-        listed = {MANIFEST, *(file.path for file in manifest.files)}
-        there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-        return [Problem(path, "unexpected") for path in sorted(there - listed)]
+
+def damaged(manifest: Manifest, problem: Problem) -> DataLoss:
+    """The error of a version one of whose files is not as it was published."""
+    sides = {"expected": problem.expected, "found": problem.found} if problem.found else {}
+    return DataLoss(
+        f"`{problem.path}` of `{manifest.name}` version {manifest.version} is damaged ({problem.problem}); "
+        "build it again with `force`, then delete this version.",
+        reason="FILE_DAMAGED",
+        metadata={
+            "engine": manifest.name,
+            "version": manifest.version,
+            "file": problem.path,
+            "problem": problem.problem,
+            **sides,
+        },
+    )

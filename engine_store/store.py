@@ -12,7 +12,7 @@ from engine_store.aliases import LATEST, Alias, Aliases, Change
 from engine_store.cleanup import Collected, Collector
 from engine_store.deletion import Deleter
 from engine_store.disk import Disk, Failpoint, no_failpoint, store_errors
-from engine_store.inspection import Inspector, Progress
+from engine_store.inspection import Inspector, Progress, damaged
 from engine_store.inspection import Problem as Problem
 from engine_store.layout import Layout
 from engine_store.leases import Lease
@@ -210,6 +210,10 @@ class EngineStore:
         """What is wrong with the version's engine.json, by the digest that was recorded when it was published."""
         return self._inspector.manifest(manifest)
 
+    def unexpected_files(self, manifest: Manifest) -> list[str]:
+        """The paths of files that lie in the version and are none of the manifest's, sorted."""
+        return self._inspector.unexpected(manifest)
+
     def inspect(self, engine: str, version: int, progress: Progress | None = None) -> list[Problem]:
         """Reads every file again; what is not as it was published, files that the manifest does not list included.
 
@@ -223,12 +227,7 @@ class EngineStore:
         """Reads every file again. DataLoss names the first that is not as it was published."""
         manifest = self.get(engine, version)
         for problem in self.inspect(engine, version, progress):
-            raise DataLoss(
-                f"`{problem.path}` of `{engine}` version {version} is damaged ({problem.problem}); "
-                "build it again with `force`, then delete this version.",
-                reason="FILE_DAMAGED",
-                metadata={"engine": engine, "version": version, "file": problem.path, "problem": problem.problem},
-            )
+            raise damaged(manifest, problem)
         return Verified(len(manifest.files), sum(file.size_bytes for file in manifest.files))
 
     def lease(self, engine: str, version: int) -> Lease:

@@ -142,6 +142,14 @@ def reading(name: str) -> Iterator[None]:
         raise broken("CHECKPOINT_UNREADABLE", message, file=name) from error
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a small file of the builder's cache: a reader, in any process, sees all of it or what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
 def broken(reason: str, message: str, **metadata: object) -> FailedPrecondition:
     """The refusal of a checkpoint whose files are incomplete, damaged or of a kind that is never read."""
     return FailedPrecondition(message, reason=reason, metadata=metadata)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from builder_service.sources.base import Progress, reading
+from builder_service.sources.base import Progress, reading, write_whole
 from engine_store.digests import digest_file
 
 
@@ -49,16 +48,10 @@ class DigestCache:
         with reading(path.name):
             digest = digest_file(real, progress=on_piece).digest
         if self._record(path) == record:  # unchanged while it was read
-            self._remember(record, digest)
+            write_whole(record, digest.encode())
         return digest
 
     def _record(self, path: Path) -> Path:
         stat = path.stat()
         key = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}"
         return self._directory / hashlib.sha256(key.encode()).hexdigest()
-
-    def _remember(self, record: Path, digest: str) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        temporary = record.with_suffix(f".{os.getpid()}")
-        temporary.write_text(digest)
-        temporary.replace(record)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from builder_service.sources.base import reading
+from builder_service.sources.base import reading, write_whole
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -89,9 +89,9 @@ class HubCache:
 
     def remember(self, revision: str, commit: str, files: list[HubFile]) -> None:
         """Records what the hub said of a revision."""
-        _write(self._root / "listings" / f"{commit}.json", msgspec.json.encode(files))
+        write_whole(self._root / "listings" / f"{commit}.json", msgspec.json.encode(files))
         if not is_commit(revision):
-            _write(self._root / "refs" / revision, commit.encode())
+            write_whole(self._root / "refs" / revision, commit.encode())
 
     def listing(self, commit: str) -> list[HubFile] | None:
         """The files of a commit, where the hub was once asked."""
@@ -111,10 +111,3 @@ class HubCache:
 def part(blob: Path) -> Path:
     """Where a blob grows."""
     return blob.with_name(f"{blob.name}.part")
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)

@@ -36,8 +36,10 @@ def read_json(path: Path, name: str) -> dict[str, Any] | None:
         FailedPrecondition: it is a Git LFS pointer, no JSON object, too large or too deep.
     """
     raw = _read(path / name)
-    if raw is None:
-        return None
+    return None if raw is None else _decode(name, raw)
+
+
+def _decode(name: str, raw: bytes) -> dict[str, Any]:
     try:
         content = msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -49,12 +51,14 @@ def read_json(path: Path, name: str) -> dict[str, Any] | None:
 
 def read_unique_json(path: Path, name: str) -> dict[str, Any] | None:
     """`read_json` for a file whose keys are names of tensors: a key that is given twice is refused."""
-    content = read_json(path, name)
-    if content is not None:
-        try:
-            decode_unique((path / name).read_bytes())
-        except ValueError as error:
-            raise broken("CHECKPOINT_CORRUPT", f"{name} {error}; download it again.", file=name) from error
+    raw = _read(path / name)
+    if raw is None:
+        return None
+    content = _decode(name, raw)
+    try:
+        decode_unique(raw)
+    except ValueError as error:
+        raise broken("CHECKPOINT_CORRUPT", f"{name} {error}; download it again.", file=name) from error
     return content
 
 

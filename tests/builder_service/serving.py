@@ -16,11 +16,26 @@ from builder_service.daemon import BuilderSettings, register
 from builder_service.queue.process import ChildSettings
 from engine_store import EngineStore
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
-from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc
+from enginehouse._gen.enginehouse.builder.v1 import builder_pb2_grpc, engine_pb2
 from enginehouse.errors import EnginehouseError, from_rpc_error
 from service_kit.server import Daemon, ServerSettings, serving
 
 SCRIPTED = (sys.executable, str(Path(__file__).with_name("scripted_child.py")))
+
+
+def metadata(operation: operations_pb2.Operation) -> pb.BuildMetadata:
+    """What an operation says of its build."""
+    message = pb.BuildMetadata()
+    assert operation.metadata.Unpack(message)
+    return message
+
+
+def version(operation: operations_pb2.Operation) -> engine_pb2.EngineVersion:
+    """The version of a build that succeeded."""
+    message = engine_pb2.EngineVersion()
+    assert operation.done
+    assert operation.response.Unpack(message), operation
+    return message
 
 
 @dataclass

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.longrunning import operations_pb2
 
 from builder_service.api.files import Files
 from builder_service.collector import Collector
@@ -18,25 +17,12 @@ from builder_service.queue.process import ChildSettings
 from engine_store import EngineStore, Manifest
 from engine_store.digests import digest_bytes
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
-from enginehouse._gen.enginehouse.builder.v1 import engine_pb2
 from enginehouse.errors import ResourceExhausted, from_status
 from tests.builder_service.serving import Remote, refused, running, settings
+from tests.builder_service.serving import version as built_version
 from tests.engine_store.writing import fill, manifest
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
-
-
-@pytest.fixture
-async def remote(tmp_path: Path) -> AsyncIterator[Remote]:
-    async with running(settings(tmp_path)) as made:
-        yield made
-
-
-def _version(operation: operations_pb2.Operation) -> engine_pb2.EngineVersion:
-    message = engine_pb2.EngineVersion()
-    assert operation.done
-    assert operation.response.Unpack(message), operation
-    return message
 
 
 def _publish(store: EngineStore, engine: str, key: str, size: int = 1 << 10) -> Manifest:
@@ -133,7 +119,7 @@ async def test_verification_names_each_damaged_file(remote: Remote) -> None:
 
 
 async def test_a_download_brings_every_file_whole(remote: Remote) -> None:
-    version = _version(await remote.build())
+    version = built_version(await remote.build())
     files: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     async for chunk in remote.builder.DownloadEngineVersion(pb.DownloadEngineVersionRequest(name=version.name)):

@@ -26,8 +26,7 @@ from builder_service.job import BuildConfig, BuildJob, SourceSpec
 from engine_store import EngineStore
 from enginehouse.errors import EnginehouseError
 from tests.builder_service.conftest import make_tokenizer, random_model
-
-from .gguf_file import write_gguf
+from tests.builder_service.gguf_files import numbered_tokens, write_gguf_file
 
 ROOT = Path(__file__).parents[2]
 CANARY = "canary-c0ffee"
@@ -65,7 +64,7 @@ def make_home(path: Path) -> Home:
     model = random_model("llama")
     model.save_pretrained(home.checkpoint)
     make_tokenizer(home.checkpoint)
-    write_gguf(model, home.gguf)
+    write_gguf_file(model, home.gguf, tokens=numbered_tokens(model))
     job = BuildJob(
         engine_id=CANARY,
         store=str(home.store.root),

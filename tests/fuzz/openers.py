@@ -24,9 +24,9 @@ from enginehouse.errors import EnginehouseError
 from inference_service.frontend.fit import check_graph, check_manifest
 from inference_service.text.tokenizer import Tokenizer
 from tests.builder_service.conftest import make_tokenizer, random_model
+from tests.builder_service.gguf_files import numbered_tokens, write_gguf_file
 
 from .damage import Damage, damaged_bytes, damaged_gguf, damaged_json, damaged_safetensors
-from .gguf_file import write_gguf
 
 SMALL = {
     "num_hidden_layers": 1,
@@ -56,7 +56,7 @@ def make_examples(home: Path) -> None:
         model.save_pretrained(home / name, max_shard_size=most)
         make_tokenizer(home / name)
     (home / "gguf").mkdir()
-    write_gguf(model, home / "gguf" / "tiny.gguf")
+    write_gguf_file(model, home / "gguf" / "tiny.gguf", tokens=numbered_tokens(model))
     job = _job(SourceSpec(kind="huggingface", path=str(home / "single")), home, home / "store")
     run_build(job, lambda event: None)
     store = EngineStore(home / "store")

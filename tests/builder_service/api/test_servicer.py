@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -11,31 +9,13 @@ from google.longrunning import operations_pb2
 
 from enginehouse._gen.enginehouse.builder.v1 import build_config_pb2 as config_pb
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
-from enginehouse._gen.enginehouse.builder.v1 import engine_pb2
 from enginehouse._gen.enginehouse.common.v1 import common_pb2
 from enginehouse.errors import from_rpc_error, from_status
-from tests.builder_service.serving import Remote, refused, running, settings
+from tests.builder_service.serving import Remote, refused
+from tests.builder_service.serving import metadata as build_metadata
+from tests.builder_service.serving import version as built_version
 
 INVALID, UNIMPLEMENTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
-
-
-@pytest.fixture
-async def remote(tmp_path: Path) -> AsyncIterator[Remote]:
-    async with running(settings(tmp_path)) as made:
-        yield made
-
-
-def _metadata(operation: operations_pb2.Operation) -> pb.BuildMetadata:
-    message = pb.BuildMetadata()
-    assert operation.metadata.Unpack(message)
-    return message
-
-
-def _version(operation: operations_pb2.Operation) -> engine_pb2.EngineVersion:
-    message = engine_pb2.EngineVersion()
-    assert operation.done
-    assert operation.response.Unpack(message), operation
-    return message
 
 
 async def _events(remote: Remote, operation: str, after: int = 0) -> list[pb.BuildEvent]:
@@ -48,9 +28,9 @@ async def _events(remote: Remote, operation: str, after: int = 0) -> list[pb.Bui
 
 async def test_a_build_ends_as_a_version_that_can_be_got(remote: Remote) -> None:
     operation = await remote.build(alias="prod")
-    version = _version(operation)
+    version = built_version(operation)
     assert (version.name, version.build_key, version.aliases) == ("engines/tiny/versions/1", "k1", ["prod"])
-    metadata = _metadata(operation)
+    metadata = build_metadata(operation)
     assert (metadata.stage, metadata.fraction) == (pb.BUILD_STAGE_SUCCEEDED, 1.0)
     assert metadata.HasField("end_time")
     for name in ("engines/tiny/versions/1", "engines/tiny/versions/latest", "engines/tiny/aliases/prod"):
@@ -108,7 +88,7 @@ async def test_cancel_over_the_wire_ends_as_cancelled(remote: Remote) -> None:
     await remote.operations.CancelOperation(operations_pb2.CancelOperationRequest(name=operation.name))
     done = await remote.done(operation)
     assert from_status(done.error).reason == "BUILD_CANCELLED"
-    assert _metadata(done).stage == pb.BUILD_STAGE_CANCELLED
+    assert build_metadata(done).stage == pb.BUILD_STAGE_CANCELLED
 
 
 async def test_operations_are_listed_newest_first_over_pages_and_forgotten_when_asked(remote: Remote) -> None:

@@ -31,6 +31,7 @@ from enginehouse.connection import Endpoint
 from enginehouse.engine_types import BuildEvent, BuildFinished, EngineVersion
 from enginehouse.errors import EnginehouseError, Unavailable
 from tests.builder_service.faults.halts import VARIABLE, Halts
+from tests.builder_service.serving import metadata
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -266,12 +267,6 @@ def retried(call: Callable[[], T], seconds: float = 60.0) -> T:
             if not away or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-
-
-def metadata(operation: operations_pb2.Operation) -> pb.BuildMetadata:
-    found = pb.BuildMetadata()
-    assert operation.metadata.Unpack(found)
-    return found
 
 
 def version(operation: operations_pb2.Operation) -> str:

@@ -7,8 +7,6 @@ import itertools
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import grpc
 import pytest
@@ -16,21 +14,9 @@ from google.longrunning import operations_pb2
 
 from enginehouse._gen.enginehouse.builder.v1 import builder_pb2 as pb
 from service_kit.pagination import encode
-from tests.builder_service.serving import Remote, refused, running, settings
+from tests.builder_service.serving import Remote, metadata, refused
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
-
-
-@pytest.fixture
-async def remote(tmp_path: Path) -> AsyncIterator[Remote]:
-    async with running(settings(tmp_path)) as made:
-        yield made
-
-
-def metadata(operation: operations_pb2.Operation) -> pb.BuildMetadata:
-    message = pb.BuildMetadata()
-    assert operation.metadata.Unpack(message)
-    return message
 
 
 async def now(remote: Remote, operation: operations_pb2.Operation) -> pb.BuildMetadata:
